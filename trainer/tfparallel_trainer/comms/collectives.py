@@ -155,15 +155,15 @@ class Communicator:
         """Send row i of a tensor [members, …] of static shape to member i, and receive likewise."""
         if self.size == 1:
             return tf.identity(tensor)
-        taken = tf.raw_ops.CollectiveAllToAllV2(input=tensor, **self._arguments(tensor.dtype))
-        return tf.ensure_shape(taken, tensor.shape)
+        received = tf.raw_ops.CollectiveAllToAllV2(input=tensor, **self._arguments(tensor.dtype))
+        return tf.ensure_shape(received, tensor.shape)
 
     def gather_rows(self, tensors: Sequence[tf.Tensor]) -> list[tf.Tensor]:
         """Concatenate tensors [n, …] over the group, where n differs by member: [sum of n, …]."""
         if self.size == 1:
             return list(tensors)
-        place = tf.one_hot(self.index, self.size, dtype=tf.int64)
-        counts = self.sum(place * tf.shape(tensors[0], tf.int64)[0])
+        one_hot = tf.one_hot(self.index, self.size, dtype=tf.int64)
+        counts = self.sum(one_hot * tf.shape(tensors[0], tf.int64)[0])
         # Members must bring one shape, and TensorFlow remembers an instance's shape: so rows are
         # padded to a power of two, and each power has an instance key of its own.
         power = _power_of_two(tf.reduce_max(counts))
@@ -171,9 +171,9 @@ class Communicator:
         mask = tf.sequence_mask(counts, rows)
         joined = []
         for tensor in tensors:
-            rest = tensor.shape.rank - 1
+            rest_rank = tensor.shape.rank - 1
             fill = rows - tf.shape(tensor, tf.int64)[0]
-            padded = tf.pad(tensor, [[0, fill], *([[0, 0]] * rest)])
+            padded = tf.pad(tensor, [[0, fill], *([[0, 0]] * rest_rank)])
             stacked = tf.raw_ops.CollectiveGatherV2(
                 input=padded[tf.newaxis], **self._arguments(tensor.dtype, power, _MAX_POWER)
             )
@@ -203,18 +203,18 @@ class Communicator:
             The tensors that this member receives, by index; and the operations that send. Make
             something that is computed in any case depend on these.
         """
-        taken: dict[int, tf.Tensor] = {}
+        received: dict[int, tf.Tensor] = {}
         sent: list[tf.Operation] = []
-        for place, (source, target) in enumerate(routes):
+        for index, (source, target) in enumerate(routes):
             common = self._pair(source, target, dtype)
             if source == self.index:
-                operation = tf.raw_ops.CollectiveBcastSendV2(input=tensors[place], **common)
+                operation = tf.raw_ops.CollectiveBcastSendV2(input=tensors[index], **common)
                 sent.append(operation.op if hasattr(operation, "op") else operation)
             elif target == self.index:
-                taken[place] = tf.raw_ops.CollectiveBcastRecvV2(
-                    T=dtype, shape=shapes[place], **common
+                received[index] = tf.raw_ops.CollectiveBcastRecvV2(
+                    T=dtype, shape=shapes[index], **common
                 )
-        return taken, sent
+        return received, sent
 
     def sum_all(self, tensors: Sequence[tf.Tensor]) -> list[tf.Tensor]:
         """All-reduce (sum) many tensors, with one operation for each type."""
@@ -223,22 +223,22 @@ class Communicator:
             return results
         kinds = sorted({tensor.dtype.name for tensor in tensors})
         for kind in kinds:
-            chosen = [place for place, tensor in enumerate(tensors) if tensor.dtype.name == kind]
-            packed = tf.concat([tf.reshape(tensors[place], [-1]) for place in chosen], 0)
-            sizes = [tensors[place].shape.num_elements() for place in chosen]
+            chosen = [index for index, tensor in enumerate(tensors) if tensor.dtype.name == kind]
+            packed = tf.concat([tf.reshape(tensors[index], [-1]) for index in chosen], 0)
+            sizes = [tensors[index].shape.num_elements() for index in chosen]
             parts = tf.split(self.sum(packed), sizes)
-            for place, part in zip(chosen, parts, strict=True):
-                results[place] = tf.reshape(part, tensors[place].shape)
+            for index, part in zip(chosen, parts, strict=True):
+                results[index] = tf.reshape(part, tensors[index].shape)
         return results
 
-    def _pair(self, one: int, other: int, dtype: tf.DType) -> dict[str, object]:
+    def _pair(self, source: int, other: int, dtype: tf.DType) -> dict[str, object]:
         """The arguments of an operation of two members; every member counts a position for it."""
         arguments = self._arguments(dtype)
         # Only operations of a whole group are kept in order, and NCCL needs that.
         del arguments["ordering_token"]
         if self._hint is Hint.NCCL:
             arguments["communication_hint"] = Hint.AUTO
-        key = shape.pair_key(self._key, self.size, one, other)
+        key = shape.pair_key(self._key, self.size, source, other)
         return arguments | {"group_size": tf.constant(2), "group_key": tf.constant(key)}
 
     def _arguments(

@@ -43,7 +43,9 @@ class SplitModelAccess:
         self._ranks = local_ranks.local
         self.changes = 0
         self._closures = self._ranks[0].head.closures
-        self._places = {id(one.value.handle): place for place, one in enumerate(self._closures)}
+        self._places = {
+            id(closure.value.handle): index for index, closure in enumerate(self._closures)
+        }
         self._watch = writes.Watch(self._closures)
         self._written: set[int] = set()
 

@@ -29,7 +29,7 @@ class Place:
 
 def describe(
     mesh: job_file.Mesh,
-    place: Place,
+    devices: Place,
     model_stages: Sequence[cutting.ModelStage],
     parameter_bytes: Sequence[int],
     busy_seconds: Sequence[float] | None = None,
@@ -44,9 +44,11 @@ def describe(
     """
     planned = None  # seconds of a step in which each stage is expected to compute
     if expected is not None:
-        of_microbatch = [one.forward_seconds + one.backward_seconds for one in expected.stages]
-        planned = [expected.microbatches * one for one in of_microbatch]
-    stages = [place.mesh.coordinates(rank)[shape.Axis.STAGE] for rank in range(place.mesh.size)]
+        of_microbatch = [
+            stage.forward_seconds + stage.backward_seconds for stage in expected.stages
+        ]
+        planned = [expected.microbatches * seconds for seconds in of_microbatch]
+    stages = [devices.mesh.coordinates(rank)[shape.Axis.STAGE] for rank in range(devices.mesh.size)]
     placements = []
     for stage in model_stages[: limits.MAX_STAGES]:
         ranks = [rank for rank, index in enumerate(stages) if index == stage.index]
@@ -57,7 +59,8 @@ def describe(
             progress.StagePlacement(
                 stage=stage.index,
                 devices=tuple(
-                    limits.printable(place.device(rank), limits.MAX_NAME_LETTERS) for rank in shown
+                    limits.printable(devices.device(rank), limits.MAX_NAME_LETTERS)
+                    for rank in shown
                 ),
                 device_count=len(ranks),
                 layers=_ends(names),
@@ -78,7 +81,7 @@ def describe(
 def reasons(plan: plan.Plan) -> tuple[str, ...]:
     """Why a plan was chosen, as far as a report has room."""
     shown = plan.reasons[: limits.MAX_REASONS]
-    return tuple(limits.printable(one, limits.MAX_REASON_LETTERS) for one in shown)
+    return tuple(limits.printable(reason, limits.MAX_REASON_LETTERS) for reason in shown)
 
 
 def _number(seconds: Sequence[float] | None, stage: int) -> str | None:

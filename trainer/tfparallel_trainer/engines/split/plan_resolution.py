@@ -76,7 +76,7 @@ def over(
         mesh=job_file.Mesh(
             **plan.mesh.model_dump(), microbatches=plan.microbatches, schedule=plan.schedule
         ),
-        model=dataclasses.replace(model, nodes=tuple(model.nodes[place] for place in plan.order)),
+        model=dataclasses.replace(model, nodes=tuple(model.nodes[index] for index in plan.order)),
         ends=plan.ends,
         plan=plan,
     )
@@ -117,7 +117,7 @@ def device_memory(count: int) -> int | None:
         from tensorflow.python.client import device_lib  # the public API does not tell it
 
         devices: Any = device_lib.list_local_devices()
-        return min(int(one.memory_limit) for one in devices if one.device_type == "GPU")
+        return min(int(device.memory_limit) for device in devices if device.device_type == "GPU")
     left = list(_left())
     return max(1, min(left) // count) if left else None
 
@@ -146,4 +146,4 @@ def _groups() -> Iterator[pathlib.Path]:
         if line.startswith("0::/"):
             group = _GROUPS / line.removeprefix("0::/")
             yield group
-            yield from (one for one in group.parents if one.is_relative_to(_GROUPS))
+            yield from (cgroup for cgroup in group.parents if cgroup.is_relative_to(_GROUPS))

@@ -69,7 +69,7 @@ class SplitRun(engine.RunTemplate):
                 self._write_pipeline()
 
         return setup.EngineSetup(
-            replicas=[one.head for one in self._ranks.local],
+            replicas=[rank.head for rank in self._ranks.local],
             training=examples,
             evaluation=evaluation_examples,
             saved=saved,
@@ -85,7 +85,7 @@ class SplitRun(engine.RunTemplate):
     def _compare_models(self, bare: Any, spec: Any) -> None:
         """Find what ranks take besides state, and refuse models that differ between processes."""
         cluster, layers = self.context.settings.cluster, likeness.describe(bare)
-        models = [layers | one for one in captures.find(self._ranks, spec)]
+        models = [layers | trace for trace in captures.find(self._ranks, spec)]
         with self.context.watch.waiting():
             comparison.check(cluster, self._devices[0], (models, []), comparison.ALIKE)
 
@@ -230,5 +230,9 @@ def _mesh_of(settings: settings.Settings, count: int) -> job_file.Mesh:
 
 def _last_batch(spec: job_file.TrainerSpec, examples: batching.Source) -> int:
     """Examples of the smallest batch, as far as that is known before training."""
-    whole, rest = divmod(examples.examples or 0, spec.global_batch_size)
-    return rest if rest and (spec.steps is None or spec.steps > whole) else spec.global_batch_size
+    whole, remainder = divmod(examples.examples or 0, spec.global_batch_size)
+    return (
+        remainder
+        if remainder and (spec.steps is None or spec.steps > whole)
+        else spec.global_batch_size
+    )

@@ -30,12 +30,14 @@ class StepTiming:
         busy, moments = numbers[: self._stages], numbers[self._stages :]
         if self._spans:
             self._busy.append(busy)
-        self._spans.append(sorted(_spans(moments, self._stages), key=lambda one: one.begin))
+        self._spans.append(sorted(_spans(moments, self._stages), key=lambda span: span.begin))
 
     @property
     def busy(self) -> list[float] | None:
         """For each stage its mean seconds of computing in a step; None before two steps."""
-        return [statistics.fmean(one) for one in zip(*self._busy, strict=True)] or None
+        return [
+            statistics.fmean(busy_seconds) for busy_seconds in zip(*self._busy, strict=True)
+        ] or None
 
     @property
     def step_seconds(self) -> float | None:
@@ -50,12 +52,14 @@ class StepTiming:
         steps = [spans for spans in self._spans if spans]
         if not steps:
             return ()
-        by_length = sorted(steps, key=lambda spans: max(one.end for one in spans) - spans[0].begin)
+        by_length = sorted(
+            steps, key=lambda spans: max(span.end for span in spans) - spans[0].begin
+        )
         chosen = by_length[len(steps) // 2]
         begin = chosen[0].begin
         return tuple(
-            one.model_copy(update={"begin": one.begin - begin, "end": one.end - begin})
-            for one in chosen
+            span.model_copy(update={"begin": span.begin - begin, "end": span.end - begin})
+            for span in chosen
         )
 
 

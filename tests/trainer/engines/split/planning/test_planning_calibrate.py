@@ -24,7 +24,7 @@ pytestmark = [
 
 
 def seconds(line: costs.Line, examples: int) -> float:
-    return line.fixed + line.each * examples
+    return line.fixed + line.per_example * examples
 
 
 def test_equal_layers_are_measured_once_and_more_work_takes_longer(

@@ -38,10 +38,10 @@ class TrainingWorker(stage_worker.StageWorker):
         rank: rank_model.RankModel,
         partition: partition.Partition,
         workload: stage_worker.Workload,
-        known: head.LossDivision,
+        division: head.LossDivision,
     ) -> None:
         super().__init__(rank, partition, workload, training=True)
-        self._known = known
+        self._division = division
         self._batch_denominators: tf.Tensor | None = None
         self._forward_results: dict[int, _ForwardResult] = {}
         self.gradients: dict[str, Any] = dict.fromkeys(rank.trained)
@@ -76,8 +76,10 @@ class TrainingWorker(stage_worker.StageWorker):
 
     def penalty(self, weights: Mapping[str, Any]) -> tf.Tensor:
         """The regularisation of weights, by key: a scalar float64."""
-        parts = [self.rank.weights[key].regularizer(one) for key, one in weights.items()]
-        return tf.add_n([tf.zeros((), tf.float64), *(tf.cast(one, tf.float64) for one in parts)])
+        parts = [self.rank.weights[key].regularizer(value) for key, value in weights.items()]
+        return tf.add_n(
+            [tf.zeros((), tf.float64), *(tf.cast(penalty, tf.float64) for penalty in parts)]
+        )
 
     def timings(self) -> tf.Tensor:
         """What the rank adds to the timings of a step, as `step_timing.StepTiming` takes it.
@@ -96,7 +98,7 @@ class TrainingWorker(stage_worker.StageWorker):
                 for microbatch in range(self._partition.microbatches)
                 for work in schedule.Pass
             ]
-            moments = [self._moments.get(one, (nothing, nothing)) for one in actions]
+            moments = [self._moments.get(action, (nothing, nothing)) for action in actions]
             one_hot = tf.one_hot(self.rank.stage.index, mesh.stage, dtype=tf.float64)
             of_all = tells * one_hot[:, tf.newaxis] * tf.reshape(tf.stack(moments), (-1,))
             return tf.concat([seconds * one_hot, tf.reshape(of_all, (-1,))], 0)
@@ -115,32 +117,32 @@ class TrainingWorker(stage_worker.StageWorker):
             tape.watch(weights)
             part = self._run(action.microbatch, received)
             terms = self._terms(action.microbatch, part)
-            ends = adjoint.join_gradients([one.numerator for _, one in terms])
+            ends = adjoint.join_gradients([fraction.numerator for _, fraction in terms])
             terms = [
-                (term, dataclasses.replace(one, numerator=end))
-                for (term, one), end in zip(terms, ends, strict=True)
+                (term, dataclasses.replace(fraction, numerator=end))
+                for (term, fraction), end in zip(terms, ends, strict=True)
             ]
-        changed = {key: one for key, one in part.changed.items() if key in self.values}
+        changed = {key: tensor for key, tensor in part.changed.items() if key in self.values}
         # What the examples do not decide is assigned once in a step, not by each microbatch.
         assigned = self.effects.assigned
-        self.values |= {key: one for key, one in changed.items() if key not in assigned}
+        self.values |= {key: tensor for key, tensor in changed.items() if key not in assigned}
         self.statistics |= changed
         self._forward_results[action.microbatch] = _ForwardResult(
             tape, weights, received, part.tensors, terms
         )
-        numerators = [one.numerator for _, one in terms]
+        numerators = [fraction.numerator for _, fraction in terms]
         return [*self._keep(action.microbatch, part), *numerators, *changed.values()]
 
-    def _scale(self, microbatch: int, term: loss.Term, one: loss.Fraction) -> tf.Tensor:
+    def _scale(self, microbatch: int, term: loss.Term, fraction: loss.Fraction) -> tf.Tensor:
         """What a numerator is multiplied by, divided by the batch's denominator if it is known."""
         scale = tf.cast(self.scale, tf.float64) * term.weight
         if term.divided and self._batch_denominators is not None and term.output:
             denominator = self._batch_denominators[self.rank.head.terms.index(term)]
             scale = tf.math.divide_no_nan(scale, denominator)
-        elif term.divided and self._known is not head.LossDivision.LAST:
+        elif term.divided and self._division is not head.LossDivision.LAST:
             share = len(self._rows[microbatch]) / sum(self._workload.shares)
-            scale = scale * share / one.denominator
-        return tf.cast(scale, one.numerator.dtype)
+            scale = scale * share / fraction.denominator
+        return tf.cast(scale, fraction.numerator.dtype)
 
     def _name_adding(self) -> str:
         """Name the layer of this stage that has added a loss."""
@@ -153,25 +155,27 @@ class TrainingWorker(stage_worker.StageWorker):
 
     def _backward(self, action: schedule.Action) -> list[Any]:
         forward = self._forward_results.pop(action.microbatch)
-        if self._known is head.LossDivision.LAST and len(forward.terms) > 1:
+        if self._division is head.LossDivision.LAST and len(forward.terms) > 1:
             raise errors.UserCodeError(
                 f"{forward.terms[0][0].title} counts what is not masked, which is known when a "
                 f"batch is through all stages, and {self._name_adding()} adds another loss. Remove "
                 "one of the two, or use MultiWorkerMirrored.",
                 function="build_model",
             )
-        targets = [one.numerator for _, one in forward.terms]
-        scales = [self._scale(action.microbatch, term, one) for term, one in forward.terms]
-        for one in self.rank.stage.sent:
-            message = programs.Message(action.work, one.tensor, action.microbatch)
-            if (one, message) in self._messages:
-                targets.append(forward.tensors[one.tensor])
-                scales.append(self._messages.pop((one, message)))
+        targets = [fraction.numerator for _, fraction in forward.terms]
+        scales = [
+            self._scale(action.microbatch, term, fraction) for term, fraction in forward.terms
+        ]
+        for transfer in self.rank.stage.sent:
+            message = programs.Message(action.work, transfer.tensor, action.microbatch)
+            if (transfer, message) in self._messages:
+                targets.append(forward.tensors[transfer.tensor])
+                scales.append(self._messages.pop((transfer, message)))
         constant = self.effects.constant_tensors
         watched = {
-            one: tensor
-            for one, tensor in forward.received.items()
-            if tensor.dtype.is_floating and one.tensor not in constant
+            transfer: tensor
+            for transfer, tensor in forward.received.items()
+            if tensor.dtype.is_floating and transfer.tensor not in constant
         }
         sources = [*watched.values(), *forward.weights]
         gradients = iter(
@@ -180,15 +184,17 @@ class TrainingWorker(stage_worker.StageWorker):
             else [None] * len(sources)
         )
         input_gradients = {}
-        for one, tensor in watched.items():
+        for transfer, tensor in watched.items():
             gradient = next(gradients)
-            message = programs.Message(action.work, one.tensor, action.microbatch)
-            input_gradients[one, message] = tf.zeros_like(tensor) if gradient is None else gradient
+            message = programs.Message(action.work, transfer.tensor, action.microbatch)
+            input_gradients[transfer, message] = (
+                tf.zeros_like(tensor) if gradient is None else gradient
+            )
         self._messages |= input_gradients
         for key in self.gradients:
             both = [self.gradients[key], next(gradients)]
             self.gradients[key] = rank_transport.add(
-                both, [self.rank.kind(key, one) for one in both]
+                both, [self.rank.kind(key, gradient) for gradient in both]
             )
         return [*input_gradients.values(), *rank_transport.parts(self.gradients.values())]
 
@@ -211,8 +217,8 @@ class CompleteGradients:
         self.squares = tf.stack(squares) if squares else tf.zeros((0,), tf.float64)
         """Of each variable; in the end of the whole of it: float64 [trained variables]."""
         owned = [
-            one
-            for key, one in zip(rank.trained, squares, strict=True)
+            square
+            for key, square in zip(rank.trained, squares, strict=True)
             if worker.has_all or rank.owns(key)
         ]
         self.own_square = tf.add_n([nothing, *owned])
@@ -224,15 +230,17 @@ def _with_penalty(worker: TrainingWorker, factor: tf.Tensor | None) -> list[Any]
     trained = worker.rank.trained
     with tf.GradientTape() as tape:
         sources = {
-            key: worker.assigned(key) for key, one in trained.items() if one.regularizer is not None
+            key: worker.assigned(key)
+            for key, variable in trained.items()
+            if variable.regularizer is not None
         }
         tape.watch(sources)
         added = worker.penalty(sources)
     seed = tf.cast(worker.scale, tf.float64)
     of_penalty = tape.gradient(added, sources, output_gradients=seed) if sources else {}
     gradients = []
-    for key, one in worker.gradients.items():
-        both = [one if factor is None else update.times(one, factor), of_penalty.get(key)]
+    for key, gradient in worker.gradients.items():
+        both = [gradient if factor is None else update.times(gradient, factor), of_penalty.get(key)]
         gradients.append(rank_transport.add(both, [worker.rank.kind(key, part) for part in both]))
     return gradients
 
@@ -243,9 +251,9 @@ def _one_by_one(number: Callable[[Any], tf.Tensor], gradients: Sequence[Any]) ->
     What is computed on the way is as large as the gradient, or twice; so it is there only once.
     """
     numbers: list[tf.Tensor] = []
-    for one in gradients:
+    for gradient in gradients:
         with tf.control_dependencies(numbers[-1:]):
-            numbers.append(tf.zeros((), tf.float64) if one is None else number(one))
+            numbers.append(tf.zeros((), tf.float64) if gradient is None else number(gradient))
     return numbers
 
 

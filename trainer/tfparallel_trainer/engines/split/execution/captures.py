@@ -38,26 +38,28 @@ def find(local_ranks: ranks.Ranks, spec: Any) -> list[likeness.Digests]:
         for name, trace in traced.items()
     } | dict(_arrays(divided.model))
     digests: list[likeness.Digests] = []
-    for one in heads:
+    for rank_head in heads:
         if digests and not heads[0].closures:
             break
-        of_head = _trace_head(one, divided.model, spec)
+        of_head = _trace_head(rank_head, divided.model, spec)
         for trace in (*traced.values(), *([] if of_head is None else [of_head])):
             tracing.check(trace, divided.mesh.data * divided.microbatches)
-            known = {id(closure.value) for closure in one.closures}
-            one.closures.extend(new for new in trace.closures if id(new.value) not in known)
-        for closure, first in zip(one.closures, heads[0].closures, strict=False):
+            known_ids = {id(closure.value) for closure in rank_head.closures}
+            rank_head.closures.extend(
+                new for new in trace.closures if id(new.value) not in known_ids
+            )
+        for closure, first in zip(rank_head.closures, heads[0].closures, strict=False):
             if closure.kind == first.kind and closure.value is not first.value:
                 closure.assign(tf.convert_to_tensor(first))
-        of_loss = {} if of_head is None else likeness.describe_trace(one.model, of_head)
-        digests.append(shared | of_loss | likeness.describe_values(one.closures))
+        of_loss = {} if of_head is None else likeness.describe_trace(rank_head.model, of_head)
+        digests.append(shared | of_loss | likeness.describe_values(rank_head.closures))
     return digests
 
 
-def _trace_head(one: replica.Replica, model: graph.Graph, spec: Any) -> tracing.Trace | None:
+def _trace_head(rank_head: replica.Replica, model: graph.Graph, spec: Any) -> tracing.Trace | None:
     """Trace a loss; where that fails, a trace of the step says why."""
     try:
-        return head.trace(one, model, spec)
+        return head.trace(rank_head, model, spec)
     except errors.TrainerError:
         raise
     except Exception:  # a user's loss may raise anything
@@ -91,7 +93,9 @@ def _arrays(model: graph.Graph) -> Iterator[tuple[str, int]]:
     """Digests of arrays that operations take, such as a constant that is added."""
     for node in model.nodes:
         arguments = keras.tree.flatten((node.arguments, dict(node.keywords)))
-        arrays = [one for one in arguments if isinstance(one, np.ndarray) or tf.is_tensor(one)]
+        arrays = [
+            array for array in arguments if isinstance(array, np.ndarray) or tf.is_tensor(array)
+        ]
         if arrays:
             content = [*map(tracing.describe_array, arrays)]
             yield f"the operation {node.name}", agreement.digest(repr(content))

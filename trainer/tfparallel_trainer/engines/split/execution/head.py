@@ -48,11 +48,13 @@ def build(
     head.compile(**{**compile_arguments, "optimizer": skeleton.optimizer, "auto_scale_loss": False})
     _, y, weight = nest.convert(tf.convert_to_tensor, sample)
     y_pred = interpreter.outputs_of(model, _zeros(model))
-    names = tuple(one.name for one in model.outputs)
+    names = tuple(output.name for output in model.outputs)
     phase = phases.Compiled(head, names, has_targets=True, adds=False)
     specs = {
-        one.tensor: tf.TensorSpec(model.tensors[one.tensor].shape, model.tensors[one.tensor].dtype)
-        for one in model.outputs
+        output.tensor: tf.TensorSpec(
+            model.tensors[output.tensor].shape, model.tensors[output.tensor].dtype
+        )
+        for output in model.outputs
     }
     y_specs = interpreter.outputs_of(model, specs)
     with computing_loss(module, model):
@@ -88,13 +90,13 @@ def outputs_with_gradient(
 
     def compute(outputs: dict[int, Any], y: Any, weight: Any) -> None:
         with tf.GradientTape() as tape:
-            tape.watch([outputs[one] for one in real])
+            tape.watch([outputs[number] for number in real])
             y_pred = interpreter.outputs_of(model, outputs)
             fractions = loss.fractions(head.terms, head.outputs, y, y_pred, weight)
-            numerators = [one.numerator for one in fractions]
-        gradients = tape.gradient(numerators, [outputs[one] for one in real])
+            numerators = [fraction.numerator for fraction in fractions]
+        gradients = tape.gradient(numerators, [outputs[number] for number in real])
         pairs = zip(real, gradients, strict=True)
-        differentiated.update(one for one, gradient in pairs if gradient is not None)
+        differentiated.update(number for number, gradient in pairs if gradient is not None)
 
     # Traced, not run: a condition that this example does not meet is one of the loss all the same.
     traced = tf.function(compute, autograph=False)
@@ -125,23 +127,26 @@ def check_loss(head: replica.Replica, model: graph.Graph, part: Any, targets: An
     """
     _, y, weight = part
     count = len(nest.leaves(y)[0])
-    tensors = [model.tensors[one.tensor] for one in keras.tree.flatten(model.output_structure)]
-    if any(one.batch != 0 or one.rows != 1 for one in tensors):
+    tensors = [model.tensors[edge.tensor] for edge in keras.tree.flatten(model.output_structure)]
+    if any(graph_tensor.batch != 0 or graph_tensor.rows != 1 for graph_tensor in tensors):
         return
     random = np.random.default_rng(0)
     drawn = [
-        tf.cast(random.uniform(size=[size or 1 for size in one.sized(count)]), one.dtype)
-        for one in tensors
+        tf.cast(
+            random.uniform(size=[size or 1 for size in graph_tensor.sized(count)]),
+            graph_tensor.dtype,
+        )
+        for graph_tensor in tensors
     ]
     independence.check(head, (drawn, y, weight), targets)
 
 
 def _zeros(model: graph.Graph) -> dict[int, tf.Tensor]:
     """In place of what the model gives for one example, by number."""
-    tensors = {one.tensor: model.tensors[one.tensor] for one in model.outputs}
+    tensors = {output.tensor: model.tensors[output.tensor] for output in model.outputs}
     return {
-        number: tf.zeros([size or 1 for size in one.shape], one.dtype)
-        for number, one in tensors.items()
+        number: tf.zeros([size or 1 for size in graph_tensor.shape], graph_tensor.dtype)
+        for number, graph_tensor in tensors.items()
     }
 
 
@@ -151,10 +156,13 @@ def trace(head: replica.Replica, model: graph.Graph, spec: Any) -> tracing.Trace
     Nothing is found where an output has no row for each example.
     """
     _, y, weight = spec
-    tensors = [model.tensors[one.tensor] for one in keras.tree.flatten(model.output_structure)]
-    if any(one.batch != 0 or one.rows != 1 for one in tensors):
+    tensors = [model.tensors[edge.tensor] for edge in keras.tree.flatten(model.output_structure)]
+    if any(graph_tensor.batch != 0 or graph_tensor.rows != 1 for graph_tensor in tensors):
         return None
-    outputs = [tf.TensorSpec((None, *one.shape[1:]), one.dtype) for one in tensors]
+    outputs = [
+        tf.TensorSpec((None, *graph_tensor.shape[1:]), graph_tensor.dtype)
+        for graph_tensor in tensors
+    ]
     return tracing.trace(head, (outputs, y, weight))
 
 
@@ -181,7 +189,7 @@ def _identities(skeleton: Any, model: graph.Graph) -> Any:
     edges = keras.tree.flatten(model.output_structure)
     names = getattr(skeleton, "output_names", None)
     if names is None or len(names) != len(edges):
-        names = [loss.names_of(skeleton, one)[0] for one in edges]
+        names = [loss.names_of(skeleton, edge)[0] for edge in edges]
     remaining = iter(names)
     inputs: list[Any] = []
 
@@ -211,7 +219,7 @@ def division_of(
 ) -> LossDivision:
     """Tell when the denominators of the loss over a batch are known; layers may add losses."""
     _, y, weight = spec
-    masked = {one.name for one in model.outputs if one.mask is not None}
+    masked = {output.name for output in model.outputs if output.mask is not None}
     masked |= _outputs_with_masking_loss(compiled_head, model, y)
     unknown = [
         term
@@ -228,12 +236,12 @@ def _outputs_with_masking_loss(
     compiled_head: replica.Replica, model: graph.Graph, y: Any
 ) -> set[str]:
     """The outputs whose losses mask some of their values, as ignore_class does."""
-    zeros = nest.convert(lambda one: tf.zeros([size or 1 for size in one.shape], one.dtype), y)
+    zeros = nest.convert(lambda leaf: tf.zeros([size or 1 for size in leaf.shape], leaf.dtype), y)
     targets = loss.split(zeros, compiled_head.outputs, "y")
     predictions = {
-        one.name: tf.zeros([size or 1 for size in tensor.shape], tensor.dtype)
-        for one in model.outputs
-        for tensor in [model.tensors[one.tensor]]
+        output.name: tf.zeros([size or 1 for size in tensor.shape], tensor.dtype)
+        for output in model.outputs
+        for tensor in [model.tensors[output.tensor]]
     }
     return {
         term.output

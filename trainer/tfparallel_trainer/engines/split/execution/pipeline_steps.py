@@ -66,8 +66,8 @@ class TrainStep(engine.Step):
         results = self._function(shares)(
             tf.constant(step, tf.int64), tf.constant(requests, tf.float64), parts
         )
-        *values, seen = (tensor.numpy() for tensor in results)
-        self._ranks.timing.add(seen.tolist())
+        *values, timings = (tensor.numpy() for tensor in results)
+        self._ranks.timing.add(timings.tolist())
         return train.StepOutput(*values)
 
     def _function(self, shares: stage_worker.Shares) -> Any:
@@ -133,7 +133,7 @@ class TrainStep(engine.Step):
             reduction = self._reduction(divided, workload, signals)
             loss, *_ = reduction.update(leaves_out=False)
             gradients = [
-                [trials.split(one) for one in reduction.gradients(rank.index)]
+                [trials.split(gradient) for gradient in reduction.gradients(rank.index)]
                 for rank in self._ranks.local
             ]
             return loss, gradients
@@ -260,12 +260,12 @@ def _emit(
     reduce: _Reduce | None = None,
 ) -> None:
     """Let the ranks of this process do their lists; a ValueError if that is impossible."""
-    waiting = {rank: collections.deque(lists[rank]) for rank in workers}
-    tracer = _Tracer(partition, workers, between, reduce, waiting)
-    while any(waiting.values()):
+    pending = {rank: collections.deque(lists[rank]) for rank in workers}
+    tracer = _Tracer(partition, workers, between, reduce, pending)
+    while any(pending.values()):
         if not sum([tracer.advance(rank) for rank in workers]):
             stuck = "; ".join(
-                f"rank {rank}: {steps[0]}" for rank, steps in waiting.items() if steps
+                f"rank {rank}: {steps[0]}" for rank, steps in pending.items() if steps
             )
             raise ValueError(f"the lists of the ranks cannot be done ({stuck})")
     for worker in workers.values():
@@ -278,23 +278,23 @@ class _Tracer:
     workers: Mapping[int, stage_worker.StageWorker]
     between: rank_transport.RankTransport
     reduce: _Reduce | None
-    waiting: Mapping[int, collections.deque[programs.Step]]
+    pending: Mapping[int, collections.deque[programs.Step]]
     """What each rank has still to do."""
 
     def advance(self, rank: int) -> int:
         """Do what a rank can do now; gives how many steps."""
         done = 0
-        steps = self.waiting[rank]
+        steps = self.pending[rank]
         while steps:
             step = steps[0]
             participants = [rank]
             if isinstance(step, programs.Collective):
-                participants = [one for one in step.ranks if one in self.workers]
-                heads = [next(iter(self.waiting[one]), None) for one in participants]
+                participants = [rank for rank in step.ranks if rank in self.workers]
+                heads = [next(iter(self.pending[rank]), None) for rank in participants]
                 if any(head != step for head in heads):
                     break
             for participant in participants:
-                self.waiting[participant].popleft()
+                self.pending[participant].popleft()
             done += 1
             match step:
                 case schedule.Action():

@@ -59,7 +59,7 @@ class RankModel:
 
     index: int
     device: str
-    place: Mapping[shape.Axis, int]
+    coordinates: Mapping[shape.Axis, int]
     stage: cutting.ModelStage
     weights: dict[str, Any]
     """By key: its parts of those that its nodes read; some may be borrowed from another stage."""
@@ -81,17 +81,17 @@ class RankModel:
     @property
     def data(self) -> int:
         """Which share of a batch it works on."""
-        return self.place[shape.Axis.DATA]
+        return self.coordinates[shape.Axis.DATA]
 
     @property
     def trained(self) -> dict[str, Any]:
         """Those of the weights that have gradients."""
-        return {key: one for key, one in self.weights.items() if one.trainable}
+        return {key: variable for key, variable in self.weights.items() if variable.trainable}
 
     @property
     def statistics(self) -> dict[str, Any]:
         """Those of the weights that are not trained but gathered, or nothing at all."""
-        return {key: one for key, one in self.weights.items() if not one.trainable}
+        return {key: variable for key, variable in self.weights.items() if not variable.trainable}
 
     @property
     def is_last(self) -> bool:
@@ -106,7 +106,7 @@ class RankModel:
     @property
     def is_first(self) -> bool:
         """Whether it is the first of the ranks that split the same layers."""
-        return not any(self.place[axis] for axis in layout.AXES)
+        return not any(self.coordinates[axis] for axis in layout.AXES)
 
     def kind(self, key: str, gradient: Any) -> gradients.Kind:
         """Of what kind a gradient of a weight is that its nodes lead to."""
@@ -114,16 +114,18 @@ class RankModel:
 
     def penalty(self) -> float:
         """The regularisation of the weights that it owns."""
-        return evaluate.penalty_of(one for key, one in self.trained.items() if self.owns(key))
+        return evaluate.penalty_of(
+            variable for key, variable in self.trained.items() if self.owns(key)
+        )
 
     def owns(self, key: str) -> bool:
         """Whether the one copy that counts, of its part of a weight, is this rank's."""
         variable_layout = self.shards[key].layout
         others = (
             shape.Axis.DATA,
-            *(one for one in layout.AXES if variable_layout.dimension(one) is None),
+            *(axis for axis in layout.AXES if variable_layout.dimension(axis) is None),
         )
-        return key in self.stage.owned and not any(self.place[axis] for axis in others)
+        return key in self.stage.owned and not any(self.coordinates[axis] for axis in others)
 
 
 def build(
@@ -135,11 +137,11 @@ def build(
     sample: Any,
 ) -> RankModel:
     """Create a rank's variables, with the values that those of the unsplit model would have."""
-    place = partition.mesh.coordinates(index)
-    stage = partition.stages[place[shape.Axis.STAGE]]
+    coordinates = partition.mesh.coordinates(index)
+    stage = partition.stages[coordinates[shape.Axis.STAGE]]
     data = partition.mesh.group(index, shape.Axis.DATA)
     read = {*stage.owned, *dict(stage.borrowed)}
-    parts = partition.plan.parts(place)
+    parts = partition.plan.parts(coordinates)
     keys = {key: parts[key] for key in partition.model.variables if key in read}
     splits = [partition.mesh.group(index, axis) for axis in layout.AXES]
     with tf.device(device):
@@ -157,7 +159,7 @@ def build(
         return RankModel(
             index=index,
             device=device,
-            place=place,
+            coordinates=coordinates,
             stage=stage,
             weights=weights,
             parts={key: keys[key] for key in weights},
@@ -165,7 +167,7 @@ def build(
             groups={
                 group.axis: collectives.Communicator.of(group, index, device)
                 for group in splits
-                if any(len(one.ranks) > 1 for one in splits)
+                if any(len(splitting_group.ranks) > 1 for splitting_group in splits)
             },
             rows=_table_rows(partition.model, stage.nodes),
             seeds=seeds,
@@ -188,28 +190,34 @@ def _table_rows(
         # Keras' layers without a table look nothing up.
         if node.variables and (
             operations.runs_code_of_user(node)
-            or any(isinstance(one, keras.layers.Embedding) for one in node.calls._flatten_layers())
+            or any(
+                isinstance(layer, keras.layers.Embedding) for layer in node.calls._flatten_layers()
+            )
         ):
-            for key, one in _rows_of_node(model, node).items():
-                rows_by_key[key] = rows_by_key.get(key, frozenset()) | one
+            for key, lookup_rows in _rows_of_node(model, node).items():
+                rows_by_key[key] = rows_by_key.get(key, frozenset()) | lookup_rows
     return rows_by_key
 
 
 def _rows_of_node(model: graph.Graph, node: graph.Node) -> dict[str, frozenset[lookups.Rows]]:
     trained = [key for key in node.variables if model.variables[key].trainable]
-    known: dict[str, frozenset[lookups.Rows]] = {}
+    rows_by_key_of_node: dict[str, frozenset[lookups.Rows]] = {}
 
     def call(tensors: dict[int, Any], variables: dict[str, Any]) -> None:
         with tf.GradientTape() as tape:
             tape.watch([variables[key] for key in trained])
             part = interpreter.run_nodes(model, [node], tensors, variables, training=True)
             outputs = [part.tensors[number] for number in node.outputs]
-            targets = [one for one in outputs if one is not None and one.dtype.is_floating]
+            targets = [
+                target for target in outputs if target is not None and target.dtype.is_floating
+            ]
         gradients = tape.gradient(targets, [variables[key] for key in trained])
         for key, gradient in zip(trained, gradients, strict=True):
             if isinstance(gradient, tf.IndexedSlices):
                 sources = lookups.of(gradient)
-                known[key] = frozenset(one.rows for one in sources if one.rows is not None)
+                rows_by_key_of_node[key] = frozenset(
+                    lookup.rows for lookup in sources if lookup.rows is not None
+                )
 
     tf.function(call, autograph=False).get_concrete_function(*interpreter.specs(model, node))
-    return known
+    return rows_by_key_of_node

@@ -56,12 +56,12 @@ class RankTransport:
     ) -> tf.Tensor:
         """Take a tensor from a rank of another process."""
         kind = tf.as_dtype(dtype)
-        taken = tf.raw_ops.CollectiveBcastRecvV2(
+        received = tf.raw_ops.CollectiveBcastRecvV2(
             shape=tf.constant(list(shape), tf.int32),
             T=_carrier(kind),
             **self._arguments(source, target, number),
         )
-        return tf.cast(tf.ensure_shape(taken, shape), kind)
+        return tf.cast(tf.ensure_shape(received, shape), kind)
 
     def total(
         self, ranks: tuple[int, ...], summands: Mapping[int, Sequence[tf.Tensor]]
@@ -81,25 +81,25 @@ class RankTransport:
         """Add this process's gradients up over ranks by kind, and then further tensors."""
         if not self._is_inside(ranks):
             totals: dict[int, list[Any]] = {}
-            for rank, one in local_gradients.items():
+            for rank, summands in local_gradients.items():
                 end, others = self._ends[ranks, rank], also.get(rank, ())
                 with tf.device(self._devices[rank]):
                     totals[rank] = gradients.all_reduce(
-                        end, one, kinds[rank], variables[rank], others
+                        end, summands, kinds[rank], variables[rank], others
                     )
             return totals
         parts = zip(*local_gradients.values(), strict=True)
         further = zip(*(also.get(rank, ()) for rank in local_gradients), strict=True)
         with tf.device(self._devices[ranks[0]]):
             sums = [
-                add(one, [kinds[rank][place] for rank in local_gradients])
-                for place, one in enumerate(parts)
+                add(gradient, [kinds[rank][index] for rank in local_gradients])
+                for index, gradient in enumerate(parts)
             ]
-            sums += [tf.add_n(one) for one in further]
+            sums += [tf.add_n(tensors) for tensors in further]
         copies = {}
         for rank in ranks:
             with tf.device(self._devices[rank]):
-                copies[rank] = [here(one) for one in sums]
+                copies[rank] = [here(gradient) for gradient in sums]
         return copies
 
     def _is_inside(self, ranks: Sequence[int]) -> bool:
@@ -128,9 +128,13 @@ def add(parts: Sequence[Any], kinds: Sequence[gradients.Kind]) -> Any:
 def parts(gradients: Iterable[Any]) -> list[tf.Tensor]:
     """The tensors that gradients are made of."""
     tensors: list[tf.Tensor] = []
-    for one in gradients:
-        if one is not None:
-            tensors += [one.values, one.indices] if isinstance(one, tf.IndexedSlices) else [one]
+    for gradient in gradients:
+        if gradient is not None:
+            tensors += (
+                [gradient.values, gradient.indices]
+                if isinstance(gradient, tf.IndexedSlices)
+                else [gradient]
+            )
     return tensors
 
 

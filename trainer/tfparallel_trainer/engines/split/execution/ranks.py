@@ -99,11 +99,11 @@ class Ranks:
         """The structure of `parts`; a UserCodeError for a shape that only the data tells."""
         places = sorted({rank.data for rank in self.local if shares[rank.data]})
         return {
-            place: tuple(
-                nest.convert(functools.partial(_sized, shares[place], name), part)
+            data_index: tuple(
+                nest.convert(functools.partial(_sized, shares[data_index], name), part)
                 for name, part in zip(arrays.PARTS, spec, strict=True)
             )
-            for place in places
+            for data_index in places
         }
 
     def barrier(self) -> None:
@@ -132,8 +132,8 @@ class Ranks:
         while not len(received) or len(received) <= received[0]:
             part = np.zeros(_BROADCAST_BYTES)
             if self.leads:
-                rest = sent[len(received) : len(received) + _BROADCAST_BYTES]
-                part[: len(rest)] = rest
+                remaining_bytes = sent[len(received) : len(received) + _BROADCAST_BYTES]
+                part[: len(remaining_bytes)] = remaining_bytes
             taken = self._call(collectives.Program.TELL, run, tf.constant(part))
             received = np.append(received, taken.numpy())
         return bytes(received[1 : int(received[0]) + 1].astype(np.uint8))
@@ -150,7 +150,9 @@ class Ranks:
             )[0]
 
         program, size = next(
-            one for one in _COMBINED if one[1] >= len(values) or one is _COMBINED[-1]
+            program_and_size
+            for program_and_size in _COMBINED
+            if program_and_size[1] >= len(values) or program_and_size is _COMBINED[-1]
         )
         total = np.zeros(-(-len(values) // size) * size)
         total[: len(values)] = values
@@ -163,9 +165,11 @@ class Ranks:
         """Whether the weights that are trained are finite numbers; the same on every process."""
 
         def failures(rank: rank_model.RankModel) -> list[tf.Tensor]:
-            weights = [tf.convert_to_tensor(one) for one in rank.trained.values()]
-            fits = [tf.reduce_all(tf.math.is_finite(one)) for one in weights]
-            return [tf.add_n([tf.zeros(()), *(tf.cast(~one, tf.float32) for one in fits)])]
+            weights = [tf.convert_to_tensor(weight) for weight in rank.trained.values()]
+            fits = [tf.reduce_all(tf.math.is_finite(is_finite)) for is_finite in weights]
+            return [
+                tf.add_n([tf.zeros(()), *(tf.cast(~is_finite, tf.float32) for is_finite in fits)])
+            ]
 
         failed = self._call(collectives.Program.LOOK, lambda: self._over_all(failures)[0])
         return float(failed) == 0
@@ -182,7 +186,7 @@ class Ranks:
             def parts(rank: rank_model.RankModel) -> list[tf.Tensor]:
                 contributions = metrics.contributions(rank.head)
                 if not rank.speaks:
-                    contributions = [tf.zeros_like(one) for one in contributions]
+                    contributions = [tf.zeros_like(contribution) for contribution in contributions]
                 return [tensor if rank is first else tf.zeros_like(tensor), *contributions]
 
             return self._over_all(parts)
@@ -217,16 +221,16 @@ class Ranks:
             yield
 
     def _share_statistics(self) -> None:
-        waiting: dict[tuple[int, ...], dict[int, list[tf.Tensor]]] = {}
+        summands_by_group: dict[tuple[int, ...], dict[int, list[tf.Tensor]]] = {}
         for rank in self.local:
             with tf.device(rank.device):
-                values = [tf.convert_to_tensor(one) for one in rank.statistics.values()]
+                values = [tf.convert_to_tensor(statistic) for statistic in rank.statistics.values()]
                 if rank.data:
-                    values = [tf.zeros_like(one) for one in values]
+                    values = [tf.zeros_like(statistic) for statistic in values]
             along = self.partition.mesh.group(rank.index, shape.Axis.DATA).ranks
-            waiting.setdefault(along, {})[rank.index] = values
+            summands_by_group.setdefault(along, {})[rank.index] = values
         by_index = {rank.index: rank for rank in self.local}
-        for along, summands in waiting.items():
+        for along, summands in summands_by_group.items():
             for index, totals in self.between.total(along, summands).items():
                 statistics = by_index[index].statistics.values()
                 for variable, value in zip(statistics, totals, strict=True):
@@ -287,8 +291,8 @@ def build(
     if partition.mesh.stage > 1:
         variable_identity.check_separable(skeleton.optimizer, skeleton.trainable_variables)
     with head.computing_loss(module, partition.model):
-        known = head.division_of(local[0].head, partition.model, examples.spec, adds=adds)
-    settles = known is head.LossDivision.BETWEEN
+        loss_division = head.division_of(local[0].head, partition.model, examples.spec, adds=adds)
+    settles = loss_division is head.LossDivision.BETWEEN
     adds_up = bool(synchrony.among(node.calls for node in partition.model.nodes))
     divided = dataclasses.replace(
         partition,
@@ -300,7 +304,7 @@ def build(
         partition=divided,
         local=local,
         between=rank_transport.RankTransport(partition, places),
-        division=known,
+        division=loss_division,
         timing=step_timing.StepTiming(partition.mesh.stage),
     )
 

@@ -68,7 +68,9 @@ class StageWorker:
         self._outgoing: dict[tuple[int, int], tf.Tensor] = {}
         """Tensors that are sent forward, by microbatch and number."""
         with tf.device(rank.device):
-            self.values = {key: tf.convert_to_tensor(one) for key, one in rank.weights.items()}
+            self.values = {
+                key: tf.convert_to_tensor(variable) for key, variable in rank.weights.items()
+            }
             self._inputs = (
                 interpreter.by_number(partition.model, workload.parts[rank.data][0])
                 if self.examples and rank.stage.inputs
@@ -112,13 +114,15 @@ class StageWorker:
     def _sizes(self, microbatch: int, number: int) -> tuple[int | None, ...]:
         """The shape of this rank's part of a tensor."""
         full = self._partition.model.tensors[number].sized(len(self._rows[microbatch]))
-        return self._partition.plan.layouts[number].local(full, self.rank.place)
+        return self._partition.plan.layouts[number].local(full, self.rank.coordinates)
 
     def work(self, action: schedule.Action) -> None:
         """Make the forward pass of a microbatch."""
         with self.ordering.compute(begins_action=True) as results:
             part = self._run(action.microbatch, self._received(action))
-            numerators = [one.numerator for _, one in self._terms(action.microbatch, part)]
+            numerators = [
+                fraction.numerator for _, fraction in self._terms(action.microbatch, part)
+            ]
             results += [*self._keep(action.microbatch, part), *numerators]
 
     @property
@@ -135,8 +139,10 @@ class StageWorker:
         """The tensors that other stages have sent for an action."""
         microbatch = action.microbatch
         return {
-            one: self._messages.pop((one, programs.Message(action.work, one.tensor, microbatch)))
-            for one in self.rank.stage.received
+            transfer: self._messages.pop(
+                (transfer, programs.Message(action.work, transfer.tensor, microbatch))
+            )
+            for transfer in self.rank.stage.received
         }
 
     def _run(self, microbatch: int, received: Mapping[cutting.Transfer, Any]) -> interpreter.Part:
@@ -145,7 +151,7 @@ class StageWorker:
             number: self._inputs[number][rows.start : rows.stop]
             for number in self.rank.stage.inputs
         }
-        tensors = {**inputs, **{one.tensor: tensor for one, tensor in received.items()}}
+        tensors = {**inputs, **{transfer.tensor: tensor for transfer, tensor in received.items()}}
         variables = {**self.values, **self._seeds(microbatch)}
         nodes, model, data = self.rank.stage.nodes, self._partition.model, self.rank.head.data
         layers = synchrony.among(node.calls for node in nodes)
@@ -161,16 +167,18 @@ class StageWorker:
                 variables,
                 self._training,
                 self.rank.groups,
-                leaving=dict.fromkeys([*(one.tensor for one in self.rank.stage.sent), *outputs]),
+                leaving=dict.fromkeys(
+                    [*(transfer.tensor for transfer in self.rank.stage.sent), *outputs]
+                ),
                 constant=self.effects.constant_tensors,
                 same_dropout=self._partition.same_dropout,
             )
 
     def _keep(self, microbatch: int, part: interpreter.Part) -> list[Any]:
         """Keep the tensors that other stages receive, and return them."""
-        sent = {one.tensor: part.tensors[one.tensor] for one in self.rank.stage.sent}
+        sent = {transfer.tensor: part.tensors[transfer.tensor] for transfer in self.rank.stage.sent}
         for number, tensor in sent.items():
-            node = next(one for one in self.rank.stage.nodes if number in one.outputs)
+            node = next(node for node in self.rank.stage.nodes if number in node.outputs)
             interpreter.check_shape(
                 self._partition.model, node, tensor, self._sizes(microbatch, number)
             )
@@ -185,20 +193,22 @@ class StageWorker:
             terms += zip(self.rank.head.terms, self._of_outputs(microbatch, part), strict=False)
         if part.added_losses:
             kind = keras.config.floatx()
-            total = tf.add_n([tf.cast(tf.reduce_sum(one), kind) for one in part.added_losses])
+            total = tf.add_n(
+                [tf.cast(tf.reduce_sum(added_loss), kind) for added_loss in part.added_losses]
+            )
             fraction = loss.Fraction(total * examples, tf.constant(examples, tf.float64))
             terms.append((self.rank.head.terms[-1], fraction))
         for term, one in terms:
-            place = self.rank.head.terms.index(term)
-            self.numerators[place] += tf.cast(one.numerator, tf.float64)
+            term_index = self.rank.head.terms.index(term)
+            self.numerators[term_index] += tf.cast(one.numerator, tf.float64)
             if term.output:
-                self.denominators[place] += one.denominator
+                self.denominators[term_index] += one.denominator
         return terms
 
     def _of_outputs(self, microbatch: int, part: interpreter.Part) -> list[loss.Fraction]:
         compiled_head, model = self.rank.head, self._partition.model
         rows = self._rows[microbatch]
-        _, y, weight = nest.convert(lambda one: one[rows.start : rows.stop], self._part)
+        _, y, weight = nest.convert(lambda leaf: leaf[rows.start : rows.stop], self._part)
         tensors = {
             number: sharded.unsharded(
                 self._partition.plan, number, part.tensors[number], self.rank.groups
@@ -206,9 +216,9 @@ class StageWorker:
             for number in model.output_tensors()
         }
         masked = {
-            one.tensor: interpreter.marked(tensors[one.tensor], tensors[one.mask])
-            for one in model.outputs
-            if one.mask is not None
+            output.tensor: interpreter.marked(tensors[output.tensor], tensors[output.mask])
+            for output in model.outputs
+            if output.mask is not None
         }
         y_pred = interpreter.outputs_of(model, {**tensors, **masked})
         compiled_head.model.compute_metrics(None, y, y_pred, weight)
@@ -217,14 +227,14 @@ class StageWorker:
     def _seeds(self, microbatch: int) -> dict[str, tf.Tensor]:
         """Seeds of this step, microbatch and place along the data axis."""
         turn = self._workload.step * self._partition.microbatches + microbatch
-        place = turn * self._partition.mesh.data + self.rank.data
+        draw_number = turn * self._partition.mesh.data + self.rank.data
         if self._workload.draws_alike:
-            place = self._workload.step
+            draw_number = self._workload.step
         borrowed = dict(self.rank.stage.borrowed)
         return {
             key: tf.stack(
                 [
-                    tf.constant(first[0]) + tf.cast(place, first.dtype),
+                    tf.constant(first[0]) + tf.cast(draw_number, first.dtype),
                     tf.constant(first[1] + (_BORROWED if key in borrowed else 0), first.dtype),
                 ]
             )

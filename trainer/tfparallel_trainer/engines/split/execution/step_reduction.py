@@ -32,14 +32,14 @@ class Reduction:
         between: rank_transport.RankTransport,
         signals: tf.Tensor,
         kinds: Kinds,
-        known: head.LossDivision,
+        division: head.LossDivision,
     ) -> None:
         """Take the requests of this process, float64 [n]; `kinds` is filled in."""
         self._workers = workers
         self._between = between
         self._signals = signals
         self._kinds = kinds
-        self._divides = known is head.LossDivision.LAST
+        self._divides = division is head.LossDivision.LAST
         self._losses: dict[int, _Loss] = {}
         self._complete: dict[int, backward.CompleteGradients] = {}
         self._norms: dict[int, tf.Tensor] = {}
@@ -196,7 +196,9 @@ class Reduction:
             if not worker.examples:
                 weights = list(worker.rank.trained.values())
                 return gradients.zeros(self._kinds[index], weights), self._kinds[index]
-            local_gradients = [rank_transport.here(one) for one in worker.gradients.values()]
+            local_gradients = [
+                rank_transport.here(gradient) for gradient in worker.gradients.values()
+            ]
             self._kinds[index] = list(map(worker.rank.kind, keys, local_gradients))
             return local_gradients, self._kinds[index]
 
@@ -225,8 +227,8 @@ class Reduction:
         rank = worker.rank
         owned = {
             key: worker.assigned(key)
-            for key, one in rank.trained.items()
-            if one.regularizer is not None and rank.owns(key)
+            for key, variable in rank.trained.items()
+            if variable.regularizer is not None and rank.owns(key)
         }
         penalty = worker.penalty(owned)
         numbers = tf.stack([*worker.denominators, *worker.numerators])

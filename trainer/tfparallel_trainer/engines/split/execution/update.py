@@ -35,9 +35,11 @@ class ShardOptimizer:
         self._inner.loss_scale_factor = None
         keras_optimizer.build(self._variables)
         self._accumulators = [
-            one for one in self._inner.variables if one.path.endswith(_ACCUMULATORS)
+            variable for variable in self._inner.variables if variable.path.endswith(_ACCUMULATORS)
         ]
-        (self._iterations,) = [one for one in self._inner.variables if one.name == _ITERATIONS]
+        (self._iterations,) = [
+            variable for variable in self._inner.variables if variable.name == _ITERATIONS
+        ]
 
     @property
     def clips_by_norm(self) -> bool:
@@ -64,13 +66,15 @@ class ShardOptimizer:
         """Gradients of the loss with those that are kept; of no use in a step that only keeps."""
         if self._factor is not None or self.scales:
             scale = self.scale()
-            gradients = [times(one, 1 / scale) for one in gradients]
+            gradients = [times(gradient, 1 / scale) for gradient in gradients]
         if not self._accumulators:
             return list(gradients)
         pairs = zip(gradients, self._accumulators, strict=True)
         return [
-            None if one is None else (tf.convert_to_tensor(one) + accumulator) / self._steps
-            for one, accumulator in pairs
+            None
+            if gradient is None
+            else (tf.convert_to_tensor(gradient) + accumulator) / self._steps
+            for gradient, accumulator in pairs
         ]
 
     def apply(self, gradients: Sequence[Any], norm: tf.Tensor, norms: tf.Tensor) -> None:
@@ -81,12 +85,12 @@ class ShardOptimizer:
             norms: of the gradient of each whole variable that this rank has a part of: [variables].
         """
         clipped = [
-            None if one is None else self._clipped(one, norm, norms[place])
-            for place, one in enumerate(gradients)
+            None if gradient is None else self._clipped(gradient, norm, norms[index])
+            for index, gradient in enumerate(gradients)
         ]
         if self._accumulators:
             clipped = self._in_place_of_kept(gradients, clipped)
-        if any(one is not None for one in clipped):
+        if any(gradient is not None for gradient in clipped):
             self._inner.apply(clipped, self._variables)
         else:  # Keras refuses to apply nothing
             self._iterations.assign_add(1)
@@ -113,8 +117,8 @@ class ShardOptimizer:
         for accumulator in self._accumulators:
             accumulator.assign(tf.zeros(accumulator.shape, accumulator.dtype))
         return [
-            None if one is None else tf.where(is_due, other, one) * self._steps
-            for one, other in zip(gradients, clipped, strict=True)
+            None if gradient is None else tf.where(is_due, other, gradient) * self._steps
+            for gradient, other in zip(gradients, clipped, strict=True)
         ]
 
     def _clipped(self, gradient: Any, norm: tf.Tensor, of_variable: tf.Tensor) -> Any:

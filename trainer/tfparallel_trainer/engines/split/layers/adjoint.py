@@ -151,9 +151,11 @@ def _exchanged(
     (old_dimension, old), (new_dimension, new) = before, after
     carried = tf.cast(shard, communication.carried(shard.dtype.name))
     parts = tf.split(_padded(carried, old_dimension, old, group.index), new.sizes, new_dimension)
-    outgoing = [_padded(part, new_dimension, new, place) for place, part in enumerate(parts)]
-    taken = tf.unstack(group.all_to_all(tf.stack(outgoing)), group.size)
-    rows = [_rows(part, old_dimension, size) for part, size in zip(taken, old.sizes, strict=True)]
+    outgoing = [_padded(part, new_dimension, new, index) for index, part in enumerate(parts)]
+    received = tf.unstack(group.all_to_all(tf.stack(outgoing)), group.size)
+    rows = [
+        _rows(part, old_dimension, size) for part, size in zip(received, old.sizes, strict=True)
+    ]
     return tf.cast(
         _rows(tf.concat(rows, old_dimension), new_dimension, new.sizes[group.index]), shard.dtype
     )
@@ -194,7 +196,10 @@ def _without_halo(
     group: collectives.Communicator, gradient: tf.Tensor, plan: row_division.RowPlan
 ) -> tf.Tensor:
     has, wants = plan.needed[group.index], plan.owned[group.index]
-    back = [row_division.Message(one.target, one.source, one.span) for one in plan.messages()]
+    back = [
+        row_division.Message(message.target, message.source, message.span)
+        for message in plan.messages()
+    ]
     pieces, sent = _delivered(group, gradient, back, has, wants)
     with tf.control_dependencies(sent):
         if not pieces:
@@ -216,20 +221,20 @@ def _delivered(
     """Return the rows that a rank receives or already owns, and the operations that must run."""
     dtype = tf.as_dtype(communication.carried(tensor.dtype.name))
     outgoing = {
-        place: tf.cast(_part(tensor, one.span, has), dtype)
-        for place, one in enumerate(messages)
-        if one.source == group.index
+        index: tf.cast(_part(tensor, message.span, has), dtype)
+        for index, message in enumerate(messages)
+        if message.source == group.index
     }
     shapes = {
-        place: [tensor.shape[0], len(one.span), *tensor.shape[2:]]
-        for place, one in enumerate(messages)
-        if one.target == group.index
+        index: [tensor.shape[0], len(message.span), *tensor.shape[2:]]
+        for index, message in enumerate(messages)
+        if message.target == group.index
     }
-    routes = [(one.source, one.target) for one in messages]
-    taken, sent = group.send_receive(routes, outgoing, shapes, dtype)
+    routes = [(message.source, message.target) for message in messages]
+    received, sent = group.send_receive(routes, outgoing, shapes, dtype)
     pieces = [
-        (messages[place].span, tf.cast(tf.ensure_shape(taken[place], dims), tensor.dtype))
-        for place, dims in shapes.items()
+        (messages[index].span, tf.cast(tf.ensure_shape(received[index], dims), tensor.dtype))
+        for index, dims in shapes.items()
     ]
     if kept := row_division.overlap(has, wants):
         pieces.append((kept, _part(tensor, kept, has)))

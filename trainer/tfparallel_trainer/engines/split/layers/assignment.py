@@ -56,9 +56,9 @@ class Assignment:
         """The choice for a node of the model."""
         return next(choice for choice in self.choices if choice.node is node)
 
-    def parts(self, place: Mapping[shape.Axis, int]) -> dict[str, layout.Part]:
+    def parts(self, coordinates: Mapping[shape.Axis, int]) -> dict[str, layout.Part]:
         """Which part of each variable the rank at a place of the mesh keeps, by key."""
-        return {key: shard.layout.part(place) for key, shard in self.variables.items()}
+        return {key: shard.layout.part(coordinates) for key, shard in self.variables.items()}
 
     def check(self) -> None:
         """Refuse (BadConfigurationError) an axis with several ranks that divides nothing."""
@@ -106,7 +106,9 @@ class _Walk:
         self._model = model
         self._degrees = degrees
         self._uncut = uncut
-        self._layouts = {one: layout.whole(len(model.tensors[one].shape)) for one in model.inputs}
+        self._layouts = {
+            number: layout.whole(len(model.tensors[number].shape)) for number in model.inputs
+        }
         self._brought: set[tuple[int, layout.Layout]] = set()
         self._trained = graph.with_gradient(model)
         self._variables: dict[str, registry.Shard] = {}
@@ -119,7 +121,9 @@ class _Walk:
             for key in node.variables:
                 shard = choice.split.variables.get(key) or self._unsplit(key)
                 if self._variables.setdefault(key, shard) != shard:
-                    readers = [one.node for one in self._choices if key in one.node.variables]
+                    readers = [
+                        choice.node for choice in self._choices if key in choice.node.variables
+                    ]
                     return {read for reader in (node, *readers) for read in reader.variables}
             self._layouts |= choice.split.gives
             self._brought |= set(choice.split.wants.items())
@@ -185,16 +189,20 @@ class _Walk:
     def _choice(
         self, node: graph.Node, sharding: str, split: registry.Split, why: str = ""
     ) -> Choice:
-        wants = {one: split.wants.get(one) or self._whole_layout(one) for one in node.inputs}
-        gives = {one: split.gives.get(one) or self._whole_layout(one) for one in node.outputs}
+        wants = {
+            number: split.wants.get(number) or self._whole_layout(number) for number in node.inputs
+        }
+        gives = {
+            number: split.gives.get(number) or self._whole_layout(number) for number in node.outputs
+        }
         bringing = [
-            dataclasses.replace(one, rows=known.rows_of_example)
+            dataclasses.replace(traffic, rows=graph_tensor.rows_of_example)
             for tensor, tensor_layout in wants.items()
             if (tensor, tensor_layout) not in self._brought
-            for known in [self._model.tensors[tensor]]
-            for one in communication.resharding(
-                known.shape,
-                known.dtype,
+            for graph_tensor in [self._model.tensors[tensor]]
+            for traffic in communication.resharding(
+                graph_tensor.shape,
+                graph_tensor.dtype,
                 self._layouts[tensor],
                 tensor_layout,
                 tensor in self._trained,
@@ -202,7 +210,7 @@ class _Walk:
         ]
         # A rule does not know how many rows each example has in the node.
         rows = self._model.tensors[node.inputs[0]].rows_of_example if node.inputs else 1
-        costs = tuple(dataclasses.replace(one, rows=rows) for one in split.costs)
+        costs = tuple(dataclasses.replace(traffic, rows=rows) for traffic in split.costs)
         return Choice(
             node=node,
             sharding=sharding,
@@ -214,7 +222,10 @@ class _Walk:
     def _rank(self, choice: Choice) -> tuple[int, bool, float]:
         axes = len(catalog.rules_of(choice.node)[choice.sharding].axes)
         divides = any(not shard.layout.is_whole for shard in choice.split.variables.values())
-        sent = sum(one.sent(_USUAL_BATCH, self._degrees.get(one.axis, 1)) for one in choice.costs)
+        sent = sum(
+            traffic.sent(_USUAL_BATCH, self._degrees.get(traffic.axis, 1))
+            for traffic in choice.costs
+        )
         return -axes, not divides, sent
 
     def _unsplit(self, key: str) -> registry.Shard:
@@ -226,7 +237,7 @@ class _Walk:
     def _refusal(self, node: graph.Node, override: str, reasons: list[str]) -> str:
         rules = catalog.rules_of(node)
         what = f"The layer {node.name} ({type(node.calls).__name__}) cannot be split by {override}"
-        others = ", ".join(one for one in [*rules, registry.REPLICATED] if one != override)
+        others = ", ".join(name for name in [*rules, registry.REPLICATED] if name != override)
         if reasons:
             return f"{what}: {'; '.join(reasons)}. Its other shardings are {others}."
         if override in rules:
@@ -236,10 +247,10 @@ class _Walk:
 
 
 def _check_overrides(model: graph.Graph) -> None:
-    known = {node.name for node in model.nodes}
-    known |= {getattr(node.calls, "name", "") for node in model.nodes}
+    names = {node.name for node in model.nodes}
+    names |= {getattr(node.calls, "name", "") for node in model.nodes}
     for name, sharding in model.sharding_overrides.items():
-        if name not in known:
+        if name not in names:
             raise errors.BadConfigurationError(
                 f"The model has no layer {name}, which was to be split by {sharding}: "
                 f"give one of {', '.join(sorted(node.name for node in model.nodes))}."

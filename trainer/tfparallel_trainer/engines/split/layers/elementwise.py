@@ -49,7 +49,7 @@ def check_optimizer(
 
 def check_variable(variable: Any, variable_layout: layout.Layout) -> None:
     """Refuse (CannotSplitError) a variable if parts of it cannot bear what a layer does to it."""
-    cut = {place for place, one in enumerate(variable_layout.cuts) if one is not None}
+    cut = {index for index, cut in enumerate(variable_layout.cuts) if cut is not None}
     if not cut:
         return
     constraint, regularizer = variable.constraint, variable.regularizer

@@ -59,7 +59,7 @@ def even(axis: shape.Axis, size: int, ranks: int, unit: int = 1) -> Cut:
     if units < ranks:
         raise ValueError(f"{units} cannot be divided over {ranks} ranks")
     more, least = units % ranks, units // ranks
-    return Cut(axis, tuple((least + (place < more)) * unit for place in range(ranks)))
+    return Cut(axis, tuple((least + (index < more)) * unit for index in range(ranks)))
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -95,8 +95,8 @@ class Layout:
 
     def dimension(self, axis: shape.Axis) -> int | None:
         """Which dimension an axis cuts."""
-        place = self.over(axis)
-        return None if place is None else place[0]
+        position = self.over(axis)
+        return None if position is None else position[0]
 
     def put(self, dimension: int, cut: Cut | None) -> Self:
         """The layout in which one dimension lies otherwise; -1 is the last one."""
@@ -109,18 +109,19 @@ class Layout:
         kept = (None if cut is not None and cut.axis is axis else cut for cut in self.cuts)
         return type(self)(tuple(kept))
 
-    def part(self, place: Mapping[shape.Axis, int]) -> Part:
+    def part(self, coordinates: Mapping[shape.Axis, int]) -> Part:
         """The rows that the rank at a place of the mesh has; axes that are not given are 0."""
         return tuple(
-            slice(None) if cut is None else cut.rows(place.get(cut.axis, 0)) for cut in self.cuts
+            slice(None) if cut is None else cut.rows(coordinates.get(cut.axis, 0))
+            for cut in self.cuts
         )
 
     def local(
-        self, dims: Sequence[int | None], place: Mapping[shape.Axis, int]
+        self, dims: Sequence[int | None], coordinates: Mapping[shape.Axis, int]
     ) -> tuple[int | None, ...]:
         """The shape of the part of a rank."""
         return tuple(
-            size if cut is None else cut.sizes[place.get(cut.axis, 0)]
+            size if cut is None else cut.sizes[coordinates.get(cut.axis, 0)]
             for size, cut in zip(dims, self.cuts, strict=True)
         )
 
@@ -159,21 +160,21 @@ class Change:
 
 def changes(before: Layout, after: Layout) -> Iterator[Change]:
     """The steps between two layouts, in an order in which no dimension is ever cut twice."""
-    waiting = {axis: (before.over(axis), after.over(axis)) for axis in AXES}
+    changes_by_axis = {axis: (before.over(axis), after.over(axis)) for axis in AXES}
     now = before
-    for axis, (old, new) in waiting.items():
-        taken = new is not None and any(
+    for axis, (old, new) in changes_by_axis.items():
+        clashes = new is not None and any(
             other is not axis and now.dimension(other) == new[0] for other in AXES
         )
-        if old is not None and (new is None or taken or old[0] == new[0]) and old != new:
+        if old is not None and (new is None or clashes or old[0] == new[0]) and old != new:
             yield Change(axis, old, None)
             now = now.without(axis)
-    for axis, (_, new) in waiting.items():
+    for axis, (_, new) in changes_by_axis.items():
         here = now.over(axis)
         if here is not None and here != new:
             change = Change(axis, here, new)
             yield change
             now = change.apply(now)
-    for axis, (_, new) in waiting.items():
+    for axis, (_, new) in changes_by_axis.items():
         if new is not None and now.over(axis) is None:
             yield Change(axis, None, new)

@@ -28,9 +28,9 @@ def divide(size: int, ranks: int) -> Spans:
     return tuple(itertools.starmap(range, itertools.pairwise(starts)))
 
 
-def overlap(one: range, other: range) -> range:
+def overlap(first: range, other: range) -> range:
     """The rows in both."""
-    return range(max(one.start, other.start), min(one.stop, other.stop))
+    return range(max(first.start, other.start), min(first.stop, other.stop))
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -69,12 +69,12 @@ class RowPlan:
     @property
     def needed(self) -> Spans:
         """The rows of the layer's input that each rank takes."""
-        return tuple(one.input for one in self.shares)
+        return tuple(share.input for share in self.shares)
 
     @property
     def outputs(self) -> Spans:
         """The rows of the layer's output that each rank makes."""
-        return tuple(one.output for one in self.shares)
+        return tuple(share.output for share in self.shares)
 
     @functools.lru_cache  # noqa: B019
     def messages(self) -> tuple[Message, ...]:
@@ -88,21 +88,21 @@ class RowPlan:
             for target, needed in enumerate(self.needed)
             if source != target and (rows := overlap(owned, needed))
         ]
-        messages.sort(key=lambda one: (min(one.source, one.target) % 2, one.source))
+        messages.sort(key=lambda message: (min(message.source, message.target) % 2, message.source))
         return tuple(messages)
 
     def sent(self, rank: int) -> int:
         """The rows that a rank gives to others; their gradients come back to it."""
-        return sum(len(one.span) for one in self.messages() if one.source == rank)
+        return sum(len(message.span) for message in self.messages() if message.source == rank)
 
     def taken(self, rank: int) -> int:
         """The rows that a rank gets from others; it gives their gradients back."""
-        return sum(len(one.span) for one in self.messages() if one.target == rank)
+        return sum(len(message.span) for message in self.messages() if message.target == rank)
 
     @property
     def reach(self) -> int:
         """How many ranks away the farthest partner is: 1 when only neighbours exchange rows."""
-        return max((abs(one.source - one.target) for one in self.messages()), default=0)
+        return max((abs(message.source - message.target) for message in self.messages()), default=0)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

@@ -36,7 +36,7 @@ def run_nodes(
         The parts of the leaving tensors, and the new parts of variables that have changed. The
         losses that layers add are the last; they are the same on all ranks.
     """
-    known, values = dict(tensors), dict(variables)
+    parts_by_number, values = dict(tensors), dict(variables)
     changed: dict[str, Any] = {}
     added_losses: tuple[Any, ...] = ()
     brought: dict[tuple[int, layout.Layout], Any] = {}
@@ -46,7 +46,7 @@ def run_nodes(
         if (tensor, tensor_layout) not in brought:
             before = plan.layouts[tensor]
             brought[tensor, tensor_layout] = adjoint.reshard(
-                known[tensor], before, tensor_layout, groups
+                parts_by_number[tensor], before, tensor_layout, groups
             )
         return brought[tensor, tensor_layout]
 
@@ -60,7 +60,8 @@ def run_nodes(
             same_dropout=same_dropout,
             groups=groups,
             tensors={
-                one: bring(one, tensor_layout) for one, tensor_layout in choice.split.wants.items()
+                number: bring(number, tensor_layout)
+                for number, tensor_layout in choice.split.wants.items()
             },
             variables={key: values[key] for key in node.variables},
             changed={},
@@ -69,15 +70,17 @@ def run_nodes(
             part = interpreter.run_nodes(
                 plan.model, (node,), local.tensors, local.variables, training
             )
-            known |= {one: part.tensors[one] for one in node.outputs}
+            parts_by_number |= {number: part.tensors[number] for number in node.outputs}
             local.changed.update(part.changed)
             added_losses += part.added_losses
         else:
-            known |= _with_sizes(local, catalog.rules_of(node)[choice.sharding].compute(local))
+            parts_by_number |= _with_sizes(
+                local, catalog.rules_of(node)[choice.sharding].compute(local)
+            )
         values |= local.changed
         changed |= local.changed
     return interpreter.Part(
-        _with_one_end(plan.model, known, leaving, constant), changed, added_losses
+        _with_one_end(plan.model, parts_by_number, leaving, constant), changed, added_losses
     )
 
 
@@ -113,13 +116,15 @@ def _with_one_end(
     leaving: Collection[int],
     constant: Collection[int],
 ) -> dict[int, Any]:
-    real = [one for one in leaving if model.tensors[one].is_real and one not in constant]
-    logits = {one: interpreter.logits_of(tensors[one]) for one in real}
-    with_logits = [one for one in real if logits[one] is not None]
+    real = [
+        number for number in leaving if model.tensors[number].is_real and number not in constant
+    ]
+    logits = {number: interpreter.logits_of(tensors[number]) for number in real}
+    with_logits = [number for number in real if logits[number] is not None]
     ends = adjoint.join_gradients(
-        [tensors[one] for one in real] + [logits[one] for one in with_logits]
+        [tensors[number] for number in real] + [logits[one] for one in with_logits]
     )
     joined = dict(zip(real, ends, strict=False))
-    for one, end in zip(with_logits, ends[len(real) :], strict=True):
-        interpreter.with_logits(joined[one], end)
-    return {one: tensors[one] for one in leaving} | joined
+    for logit_number, end in zip(with_logits, ends[len(real) :], strict=True):
+        interpreter.with_logits(joined[logit_number], end)
+    return {number: tensors[number] for number in leaving} | joined

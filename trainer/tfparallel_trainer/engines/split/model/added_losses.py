@@ -59,7 +59,7 @@ def _adds_mean_in(model: graph.Graph, node: graph.Node, training: bool) -> bool:
         ):
             part = interpreter.run_nodes(model, [node], tensors, variables, training)
         drawn.append(draws.shapes)
-        return [tf.cast(tf.reduce_sum(one), tf.float64) for one in part.added_losses]
+        return [tf.cast(tf.reduce_sum(added_loss), tf.float64) for added_loss in part.added_losses]
 
     traced = tf.function(call, autograph=False)
     specs = interpreter.specs(model, node, 2 * _HALF)
@@ -89,17 +89,19 @@ def _is_mean(model: graph.Graph, node: graph.Node, traced: Any, seed: int) -> bo
 def _added(model: graph.Graph, node: graph.Node, traced: Any, seed: int) -> Callable[..., float]:
     """What gives what is added for some of the examples that are drawn."""
     random = np.random.default_rng(seed)
-    draws = {one: example_independence.draw(random, model.tensors[one]) for one in node.inputs}
+    draws = {
+        number: example_independence.draw(random, model.tensors[number]) for number in node.inputs
+    }
     variables = {
         key: example_independence.drawn_like(random, model.variables[key]) for key in node.variables
     }
 
     def added(examples: Sequence[int], seed: int = 0) -> float:
-        tensors = {one: take(examples) for one, take in draws.items()}
+        tensors = {number: take(examples) for number, take in draws.items()}
         seeded = {
             key: value if value.dtype.is_floating else value + tf.cast(seed, value.dtype)
             for key, value in variables.items()
         }
-        return float(sum(one.numpy() for one in traced(tensors, seeded)))
+        return float(sum(result.numpy() for result in traced(tensors, seeded)))
 
     return added

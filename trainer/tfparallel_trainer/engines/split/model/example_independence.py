@@ -42,17 +42,21 @@ _HALF_PRECISION = 2
 
 def check(model: graph.Graph) -> None:
     """Refuse (UserCodeError) a model that is not shown to compute each example by itself."""
-    used = {*model.output_tensors(), *(one for node in model.nodes for one in node.inputs)}
+    used = {*model.output_tensors(), *(number for node in model.nodes for number in node.inputs)}
     fronts = dict.fromkeys(range(len(model.tensors)), 1)
     tried: dict[str, list[int]] = {}
     for node in model.nodes:
-        growing = [one for one in node.inputs if model.tensors[one].batch is not None]
+        growing = [number for number in node.inputs if model.tensors[number].batch is not None]
         outputs = [
-            one for one in node.outputs if one in used and model.tensors[one].dtype != "none"
+            number
+            for number in node.outputs
+            if number in used and model.tensors[number].dtype != "none"
         ]
         if not growing or not outputs:
             continue
-        front = _known_front(model, node, [*growing, *outputs], {fronts[one] for one in growing})
+        front = _known_front(
+            model, node, [*growing, *outputs], {fronts[number] for number in growing}
+        )
         if front is not None:
             fronts |= dict.fromkeys(outputs, front)
             continue
@@ -70,15 +74,18 @@ def _known_front(
     The further rows that an example has follow each other. Takes the tensors that grow with the
     batch, and these numbers (`fronts`) for what the node takes; gives None if only a trial tells.
     """
-    tensors = [model.tensors[one] for one in growing]
-    if len(fronts) > 1 or len({one.rows for one in tensors}) > 1:
+    tensors = [model.tensors[graph_tensor] for graph_tensor in growing]
+    if len(fronts) > 1 or len({graph_tensor.rows for graph_tensor in tensors}) > 1:
         return None
     if node.kind is graph.NodeKind.OPERATION:
         # As broadcasting does, from the last dimension.
-        places = {None if one.batch is None else one.batch - len(one.shape) for one in tensors}
+        places = {
+            None if graph_tensor.batch is None else graph_tensor.batch - len(graph_tensor.shape)
+            for graph_tensor in tensors
+        }
         is_known = len(places) == 1 and operations.name_of(node.calls) in operations.ELEMENTWISE
     else:
-        leads = all(one.batch == 0 for one in tensors)
+        leads = all(graph_tensor.batch == 0 for graph_tensor in tensors)
         is_known = leads and not (
             type(node.calls).__name__ in _UNLIKE or operations.runs_code_of_user(node)
         )
@@ -92,16 +99,16 @@ def _likeness(
     if node.kind is not graph.NodeKind.OPERATION:
         return node.name
 
-    def described(one: Any) -> Any:
-        if isinstance(one, graph.Edge):
-            number = one.tensor
+    def described(value: Any) -> Any:
+        if isinstance(value, graph.Edge):
+            number = value.tensor
             return node.inputs.index(number), model.tensors[number], fronts[number]
-        return np.asarray(one).tobytes() if np.ndim(one) else one
+        return np.asarray(value).tobytes() if np.ndim(value) else value
 
-    attributes = {name: one for name, one in vars(node.calls).items() if name[0] != "_"}
+    attributes = {name: attribute for name, attribute in vars(node.calls).items() if name[0] != "_"}
     attributes.pop("name", None)
     parts = (node.arguments, dict(node.keywords), attributes)
-    places = [node.outputs.index(one) for one in outputs]
+    places = [node.outputs.index(number) for number in outputs]
     return f"{node.calls.__class__}{keras.tree.map_structure(described, parts)}{places}"
 
 
@@ -114,27 +121,33 @@ def _tried_fronts(
     is if that has another shape than Keras recorded, or cannot be computed.
     """
     weights = {key: model.variables[key] for key in node.variables}
-    if sum(math.prod(one.shape) for one in weights.values()) > _MOST_WEIGHTS:
+    if sum(math.prod(variable.shape) for variable in weights.values()) > _MOST_WEIGHTS:
         return [1] * len(outputs)
     random = np.random.default_rng(0)
-    draws = {one: draw(random, model.tensors[one], fronts[one]) for one in node.inputs}
-    variables = {key: drawn_like(random, one) for key, one in weights.items()}
+    draws = {number: draw(random, model.tensors[number], fronts[number]) for number in node.inputs}
+    variables = {key: drawn_like(random, value) for key, value in weights.items()}
     is_random = any(key.startswith(recording.SEED_PREFIX) for key in node.variables)
     batches = (_FIRST, _STAYING if is_random else _MOVED)
-    known: dict[int, int] = {}
+    front_by_number: dict[int, int] = {}
     for training in (False, True):
         first, second = (
             _computed(
-                model, node, {one: take(batch) for one, take in draws.items()}, variables, training
+                model,
+                node,
+                {number: take(batch) for number, take in draws.items()},
+                variables,
+                training,
             )
             for batch in batches
         )
-        for one in outputs:
-            tensor = model.tensors[one]
-            if all(None not in model.tensors[taken].sized(1) for taken in node.inputs):
-                interpreter.check_shape(model, node, first[one], tensor.sized(len(_FIRST)))
-            front = _front(tensor, batches, (first[one], second[one]))
-            if front is None or known.setdefault(one, front) != front:
+        for number in outputs:
+            tensor = model.tensors[number]
+            if all(
+                None not in model.tensors[input_number].sized(1) for input_number in node.inputs
+            ):
+                interpreter.check_shape(model, node, first[number], tensor.sized(len(_FIRST)))
+            front = _front(tensor, batches, (first[number], second[number]))
+            if front is None or front_by_number.setdefault(number, front) != front:
                 raise errors.UserCodeError(
                     f"{node.name} computes with all examples of a batch at once, and a mesh "
                     "divides the batch over its data axis and into microbatches. Let what the "
@@ -142,7 +155,7 @@ def _tried_fronts(
                     "and mesh.microbatches be 1.",
                     function="build_model",
                 )
-    return [known[one] for one in outputs]
+    return [front_by_number[number] for number in outputs]
 
 
 def draw(
@@ -154,8 +167,8 @@ def draw(
         same = _cast(random.uniform(0.1, 1.0, sizes), tensor.dtype)
         return lambda _: same
     before = math.prod(sizes[: tensor.batch])
-    rest = math.prod(sizes) // (before * front)
-    numbers = random.uniform(0.1, 1.0, (before, front, len(_SCALES), rest))
+    other_dims = math.prod(sizes) // (before * front)
+    numbers = random.uniform(0.1, 1.0, (before, front, len(_SCALES), other_dims))
     numbers *= _SCALES[:, np.newaxis]
 
     def take(batch: Sequence[int]) -> tf.Tensor:
@@ -191,13 +204,13 @@ def _computed(
 
     def run(inputs: Mapping[int, Any], values: Mapping[str, Any]) -> dict[int, Any]:
         with trial.moving_statistics():
-            known = interpreter.run_nodes(model, [node], inputs, values, training).tensors
-        return {one: known[one] for one in node.outputs if known[one] is not None}
+            computed = interpreter.run_nodes(model, [node], inputs, values, training).tensors
+        return {number: computed[number] for number in node.outputs if computed[number] is not None}
 
     try:
         with tf.device("CPU:0"):
             traced = tf.function(run, autograph=False).get_concrete_function(tensors, variables)
-            return {one: tensor.numpy() for one, tensor in traced(tensors, variables).items()}
+            return {number: tensor.numpy() for number, tensor in traced(tensors, variables).items()}
     except errors.TrainerError:
         raise
     except Exception as error:
@@ -214,30 +227,32 @@ def _front(
     tensor: graph.Tensor, batches: Sequence[Sequence[int]], outputs: Sequence[Any]
 ) -> int | None:
     """The copies of the batch in an output that is twice the same for the first example."""
-    place = tensor.batch
-    if place is None:
+    batch_dimension = tensor.batch
+    if batch_dimension is None:
         here, there = outputs
         return 1 if here.shape == there.shape and _is_same(here, there) else None
-    rows = outputs[0].shape[place] // len(batches[0])
+    rows = outputs[0].shape[batch_dimension] // len(batches[0])
     sizes = [rows * len(batch) for batch in batches]
-    if sizes != [one.shape[place] for one in outputs]:
+    if sizes != [result.shape[batch_dimension] for result in outputs]:
         return None
-    for front in (one for one in range(1, rows + 1) if rows % one == 0):
+    for front in (divisor for divisor in range(1, rows + 1) if rows % divisor == 0):
         here, there = (
-            one.reshape(math.prod(one.shape[:place]), front, len(batch), -1)[:, :, batch.index(0)]
-            for one, batch in zip(outputs, batches, strict=True)
+            result.reshape(math.prod(result.shape[:batch_dimension]), front, len(batch), -1)[
+                :, :, batch.index(0)
+            ]
+            for result, batch in zip(outputs, batches, strict=True)
         )
         if _is_same(here, there):
             return front
     return None
 
 
-def _is_same(one: Any, other: Any) -> bool:
+def _is_same(result: Any, other: Any) -> bool:
     """Whether numbers are the same, but for the order in which they were added up."""
-    if one.dtype.kind in "OSUbiu":
-        return bool(np.array_equal(one, other))
-    near = 1e-3 if one.dtype.itemsize > _HALF_PRECISION else 3e-2
-    kind = "complex128" if one.dtype.kind == "c" else "float64"
-    here, there = (part.astype(kind) for part in (one, other))
+    if result.dtype.kind in "OSUbiu":
+        return bool(np.array_equal(result, other))
+    near = 1e-3 if result.dtype.itemsize > _HALF_PRECISION else 3e-2
+    kind = "complex128" if result.dtype.kind == "c" else "float64"
+    here, there = (part.astype(kind) for part in (result, other))
     size = np.max(np.abs(here), where=np.isfinite(here), initial=0.0)
     return bool(np.allclose(here, there, rtol=near, atol=near * size, equal_nan=True))

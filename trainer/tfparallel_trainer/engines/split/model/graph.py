@@ -45,8 +45,8 @@ class Tensor:
     def sized(self, examples: int) -> tuple[int | None, ...]:
         """The shape for a number of examples; None is what only the data tells."""
         return tuple(
-            self.rows * examples if place == self.batch else size
-            for place, size in enumerate(self.shape)
+            self.rows * examples if index == self.batch else size
+            for index, size in enumerate(self.shape)
         )
 
     @property
@@ -84,7 +84,7 @@ class Node:
     @property
     def operands(self) -> tuple[int, ...]:
         """The tensors in `inputs` but for the masks."""
-        return tuple(one for one in self.inputs if one not in self.masks.values())
+        return tuple(number for number in self.inputs if number not in self.masks.values())
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -136,7 +136,7 @@ def with_gradient(model: Graph) -> frozenset[int]:
     for node in model.nodes:
         learns = any(model.variables[key].trainable for key in node.variables)
         if learns or tensors.intersection(node.inputs):
-            tensors.update(one for one in node.outputs if model.tensors[one].is_real)
+            tensors.update(number for number in node.outputs if model.tensors[number].is_real)
     return frozenset(tensors)
 
 

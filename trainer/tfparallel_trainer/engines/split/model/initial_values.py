@@ -103,12 +103,14 @@ def _sources(tensor: Any) -> Iterator[Any]:
     if operation.type in _STEPS:
         yield operation
         return
-    inputs = [one for one in operation.inputs if one.shape.rank != 0]
-    if operation.type not in _ARITHMETIC or any(one.shape != tensor.shape for one in inputs):
+    inputs = [input_tensor for input_tensor in operation.inputs if input_tensor.shape.rank != 0]
+    if operation.type not in _ARITHMETIC or any(
+        input_tensor.shape != tensor.shape for input_tensor in inputs
+    ):
         yield None
         return
-    for one in inputs:
-        yield from _sources(one)
+    for input_tensor in inputs:
+        yield from _sources(input_tensor)
 
 
 def _function(definition: Any, source: Any, result: Any, step: int) -> Any:

@@ -59,7 +59,7 @@ def run_nodes(
     training: bool,
 ) -> Part:
     """Run some nodes of a graph on the tensors, by number, that they take from outside."""
-    known = dict(tensors)
+    computed = dict(tensors)
     initial_values = [(model.variables[key], value) for key, value in variables.items()]
     added_losses: list[Any] = []
     # Or Keras gave those variables values on leaving that were made without them: the skeleton's.
@@ -67,10 +67,10 @@ def run_nodes(
         before = [scope.get_current_value(variable) for variable, _ in initial_values]
         for node in nodes:
             outputs = dict(
-                zip(node.outputs, keras.tree.flatten(_call(node, known, training)), strict=True)
+                zip(node.outputs, keras.tree.flatten(_call(node, computed, training)), strict=True)
             )
             _check_masks(model, node, outputs)
-            known |= {number: _plain(tensor) for number, tensor in outputs.items()}
+            computed |= {number: _plain(tensor) for number, tensor in outputs.items()}
             # The next call of the same layer would remove what this one has added.
             added_losses += scope.losses
             scope.losses.clear()
@@ -78,7 +78,7 @@ def run_nodes(
     changed = {
         key: now for key, then, now in zip(variables, before, after, strict=True) if now is not then
     }
-    return Part(known, changed, tuple(added_losses))
+    return Part(computed, changed, tuple(added_losses))
 
 
 class _NodeScope(keras.StatelessScope):  # type: ignore[misc]  # Keras has no types
@@ -103,10 +103,13 @@ def specs(
     model: graph.Graph, node: graph.Node, examples: int | None = None
 ) -> tuple[dict[int, tf.TensorSpec], dict[str, tf.TensorSpec]]:
     """The tensors, by number, and variables, by key, that a node takes; of any batch or one."""
-    tensors = {one: model.tensors[one] for one in node.inputs}
+    tensors = {number: model.tensors[number] for number in node.inputs}
     return {
-        number: tf.TensorSpec(one.shape if examples is None else one.sized(examples), one.dtype)
-        for number, one in tensors.items()
+        number: tf.TensorSpec(
+            graph_tensor.shape if examples is None else graph_tensor.sized(examples),
+            graph_tensor.dtype,
+        )
+        for number, graph_tensor in tensors.items()
     }, {
         key: tf.TensorSpec(model.variables[key].shape, model.variables[key].dtype)
         for key in node.variables
@@ -189,7 +192,7 @@ def _check_masks(model: graph.Graph, node: graph.Node, outputs: Mapping[int, Any
 
 def _filled(value: Any, tensors: Mapping[int, Any]) -> Any:
     return keras.tree.map_structure(
-        lambda one: tensors[one.tensor] if isinstance(one, graph.Edge) else one, value
+        lambda edge: tensors[edge.tensor] if isinstance(edge, graph.Edge) else edge, value
     )
 
 

@@ -44,7 +44,7 @@ def layers(names: str) -> tuple[type, ...]:
 
 def axes(axis: int | Sequence[int], rank: int) -> tuple[int, ...]:
     """One axis or several of a tensor of `rank` dimensions, counted from the first."""
-    return tuple(one % rank for one in ((axis,) if isinstance(axis, int) else axis))
+    return tuple(axis_number % rank for axis_number in ((axis,) if isinstance(axis, int) else axis))
 
 
 def is_of_keras(layer: object) -> bool:
@@ -67,7 +67,7 @@ def is_elementwise(activation: Any) -> bool:
 
 def is_along_channels(activation: Any) -> bool:
     """Whether a function is known to need the last dimension of its input whole, and no other."""
-    return any(activation is one for one in _ALONG_CHANNELS)
+    return any(activation is activation_function for activation_function in _ALONG_CHANNELS)
 
 
 def is_by_place(activation: Any) -> bool:

@@ -39,14 +39,14 @@ def gathered(model: graph.Graph) -> frozenset[str]:
     called = [node.calls for node in model.nodes if node.kind is graph.NodeKind.LAYER]
     frozen = {
         id(weight)
-        for layer in {id(one): one for root in called for one in checks.layers(root)}.values()
+        for layer in {id(layer): layer for root in called for layer in checks.layers(root)}.values()
         if not layer.trainable
         for weight in layer.weights
     }
     return frozenset(
         key
-        for key, one in model.variables.items()
-        if not (one.trainable or id(one) in frozen or key.startswith(SEED_PREFIX))
+        for key, variable in model.variables.items()
+        if not (variable.trainable or id(variable) in frozen or key.startswith(SEED_PREFIX))
     )
 
 
@@ -57,7 +57,7 @@ class _Recorder:
         self._model = model
         self._nodes: list[graph.Node] = []
         self._tensors: list[graph.Tensor] = []
-        self._known: dict[int, int] = {}
+        self._numbers: dict[int, int] = {}
         self._kept: list[Any] = []
         """Symbolic tensors, so that none is freed and its id given to another."""
         self._masks: dict[int, Any] = {}
@@ -65,18 +65,20 @@ class _Recorder:
         self._masked: set[int] = set()
         self._calls: collections.Counter[str] = collections.Counter()
         self._variables = keys.of_weights(model)
-        known = {id(one) for one in self._variables.values()}
-        others = (one for one in model.variables if id(one) not in known)
-        self._variables |= {f"{SEED_PREFIX}{place}": one for place, one in enumerate(others)}
+        known_ids = {id(variable) for variable in self._variables.values()}
+        others = (variable for variable in model.variables if id(variable) not in known_ids)
+        self._variables |= {
+            f"{SEED_PREFIX}{index}": variable for index, variable in enumerate(others)
+        }
         self._keys = {id(variable): key for key, variable in self._variables.items()}
 
     def run(self) -> graph.Graph:
         structure = _inputs(self._model)
         placeholders = keras.tree.map_structure(
-            lambda one: _placeholder(one, (_BATCH, *one.shape[1:])), structure
+            lambda element: _placeholder(element, (_BATCH, *element.shape[1:])), structure
         )
-        for one in keras.tree.flatten(placeholders):
-            self._number(one)
+        for element in keras.tree.flatten(placeholders):
+            self._number(element)
         symbolic_outputs = self._inside(self._model, placeholders, "")
         if isinstance(symbolic_outputs, (list, tuple)) and len(symbolic_outputs) == 1:
             symbolic_outputs = symbolic_outputs[0]  # as Keras gives it
@@ -84,16 +86,22 @@ class _Recorder:
         model_outputs = tuple(
             graph.Output(
                 name,
-                self._known[id(one)],
-                None if (mask := self._mask(one)) is None else self._known[id(mask)],
+                self._numbers[id(symbolic_output)],
+                None if (mask := self._mask(symbolic_output)) is None else self._numbers[id(mask)],
             )
-            for name, one in loss.split(symbolic_outputs, names, "The model's output").items()
+            for name, symbolic_output in loss.split(
+                symbolic_outputs, names, "The model's output"
+            ).items()
         )
-        leaving = (number for one in model_outputs for number in (one.tensor, one.mask))
+        leaving = (
+            number
+            for model_output in model_outputs
+            for number in (model_output.tensor, model_output.mask)
+        )
         return graph.Graph(
             nodes=graph.needed(self._nodes, [number for number in leaving if number is not None]),
             tensors=tuple(self._tensors),
-            input_names=tuple(one.name for one in keras.tree.flatten(structure)),
+            input_names=tuple(keras_input.name for keras_input in keras.tree.flatten(structure)),
             outputs=model_outputs,
             input_structure=self._edges(placeholders),
             output_structure=self._edges(symbolic_outputs),
@@ -126,8 +134,8 @@ class _Recorder:
         placeholders = keras.tree.pack_sequence_as(structure, leaves)
         pairs = zip(leaves, outer, strict=True)
         inside = f"{path}{model.name}/"
-        taken = [self._cast(inside, there, here.dtype) for here, there in pairs]
-        numbers = self._alias(leaves, taken)
+        casts = [self._cast(inside, there, here.dtype) for here, there in pairs]
+        numbers = self._alias(leaves, casts)
         masks = [None] * len(numbers) if mask is None else keras.tree.flatten(mask)
         outside = {number: self._masks.get(number) for number in numbers}
         for number, one in zip(numbers, masks, strict=True):
@@ -145,7 +153,7 @@ class _Recorder:
             return tensor
         result = keras.ops.cast(tensor, dtype)
         self._add(graph.NodeKind.OPERATION, path, keras.ops.cast, (tensor, dtype), {}, result)
-        self._set_mask(self._known[id(result)], self._mask(tensor))
+        self._set_mask(self._numbers[id(result)], self._mask(tensor))
         return result
 
     def _call(self, path: str, operation: Any, *arguments: Any, **keywords: Any) -> Any:
@@ -165,11 +173,11 @@ class _Recorder:
             previous = keras.tree.map_structure(self._mask, first)
         masks = operation.compute_mask(first, previous) if operation.supports_masking else None
         leaves = keras.tree.flatten(masks)
-        if any(one is not None and id(one) not in self._known for one in leaves):
+        if any(leaf is not None and id(leaf) not in self._numbers for leaf in leaves):
             self._add(graph.NodeKind.MASK, path, operation, (first, previous), {}, masks)
         for output, mask in zip(keras.tree.flatten(result), leaves, strict=False):
             if mask is not None:
-                self._set_mask(self._known[id(output)], mask)
+                self._set_mask(self._numbers[id(output)], mask)
         return result
 
     def _add(
@@ -188,13 +196,13 @@ class _Recorder:
         )
         self._calls[name] += 1
         structure = self._edges((arguments, dict(keywords)))
-        edges = [one for one in keras.tree.flatten(structure) if isinstance(one, graph.Edge)]
+        edges = [edge for edge in keras.tree.flatten(structure) if isinstance(edge, graph.Edge)]
         tensors = list(dict.fromkeys(edge.tensor for edge in edges))
         is_layer = kind is graph.NodeKind.LAYER
         masks = {
-            one: self._known[id(self._masks[one])]
-            for one in tensors
-            if is_layer and one in self._masks
+            mask_number: self._numbers[id(self._masks[mask_number])]
+            for mask_number in tensors
+            if is_layer and mask_number in self._masks
         }
         variables = operation.variables if is_layer else ()
         node = graph.Node(
@@ -205,7 +213,7 @@ class _Recorder:
             keywords=structure[1],
             masks=masks,
             inputs=tuple(dict.fromkeys([*tensors, *masks.values()])),
-            outputs=tuple(self._number(one) for one in keras.tree.flatten(result)),
+            outputs=tuple(self._number(result_leaf) for result_leaf in keras.tree.flatten(result)),
             variables=tuple(self._keys[id(variable)] for variable in variables),
         )
         self._nodes.append(node)
@@ -216,20 +224,20 @@ class _Recorder:
             self._tensors.append(graph.Tensor((), "none", batch=None))
             return number
         self._tensors.append(_tensor(symbolic))
-        self._known[id(symbolic)] = number
+        self._numbers[id(symbolic)] = number
         self._kept.append(symbolic)
         return number
 
-    def _alias(self, new: list[Any], known: list[Any]) -> list[int]:
+    def _alias(self, new: list[Any], recorded: list[Any]) -> list[int]:
         """Let further symbolic tensors stand for tensors that have numbers; gives those."""
-        numbers = [self._known[id(one)] for one in known]
-        self._known |= {id(one): number for one, number in zip(new, numbers, strict=True)}
+        numbers = [self._numbers[id(leaf)] for leaf in recorded]
+        self._numbers |= {id(leaf): number for leaf, number in zip(new, numbers, strict=True)}
         self._kept += new
         return numbers
 
     def _edges(self, value: Any) -> Any:
         return keras.tree.map_structure(
-            lambda one: graph.Edge(self._known[id(one)]) if _is_tensor(one) else one, value
+            lambda leaf: graph.Edge(self._numbers[id(leaf)]) if _is_tensor(leaf) else leaf, value
         )
 
     def _set_mask(self, tensor: int, mask: Any) -> None:
@@ -241,7 +249,7 @@ class _Recorder:
 
     def _mask(self, symbolic: Any) -> Any:
         """The symbolic mask of what may be a symbolic tensor."""
-        return self._masks.get(self._known[id(symbolic)]) if _is_tensor(symbolic) else None
+        return self._masks.get(self._numbers[id(symbolic)]) if _is_tensor(symbolic) else None
 
 
 @functools.cache
@@ -299,8 +307,8 @@ def _placeholder(tensor: Any, outer: tuple[int | None, ...]) -> Any:
 def _tensor(symbolic: Any) -> graph.Tensor:
     """What is known of a tensor, from its shape for the batch that the model is recorded on."""
     sizes = tuple(symbolic.shape)
-    grow = [place for place, size in enumerate(sizes) if size and size % _BATCH == 0]
-    shape = tuple(None if place in grow else size for place, size in enumerate(sizes))
+    grow = [index for index, size in enumerate(sizes) if size and size % _BATCH == 0]
+    shape = tuple(None if index in grow else size for index, size in enumerate(sizes))
     if len(grow) == 1:
         return graph.Tensor(shape, symbolic.dtype, grow[0], sizes[grow[0]] // _BATCH)
     # Where a layer does not say what becomes of the batch, it is taken to lead, as everywhere.

@@ -49,8 +49,10 @@ def build(module: user.Module, seed: int) -> Any:
     checks.refuse_phases(model, Strategy.MODEL_SPLIT)
     if model.compiled:
         raise _compiles(module.find_place("build_model"))
-    assigned = [one for one in model.variables if scope.get_current_value(one) is not None]
-    _check_adapted(module, model, {id(one) for one in assigned})
+    assigned = [
+        variable for variable in model.variables if scope.get_current_value(variable) is not None
+    ]
+    _check_adapted(module, model, {id(variable) for variable in assigned})
     if assigned:
         raise errors.UserCodeError(
             f"build_model assigns a value to {assigned[0].path}, which is lost because ModelSplit "
@@ -120,12 +122,12 @@ def _explained(error: errors.UserCodeError) -> errors.UserCodeError:
         return error
     if _is_compiling(cause):
         return _compiles(error.place)
-    for one in _selves(cause):
-        if isinstance(one, keras.layers.RNN) and one.stateful:
+    for layer in _selves(cause):
+        if isinstance(layer, keras.layers.RNN) and layer.stateful:
             return errors.UserCodeError(
-                f"The layer {one.name} is stateful: its state belongs to places of a batch, which "
-                "ModelSplit divides. Set stateful=False, or train in one process with the strategy "
-                "MultiWorkerMirrored.",
+                f"The layer {layer.name} is stateful: its state belongs to places of a batch, "
+                "which ModelSplit divides. Set stateful=False, or train in one process with the "
+                "strategy MultiWorkerMirrored.",
                 place=error.place,
             )
     return errors.UserCodeError(
@@ -148,7 +150,10 @@ def _is_loading(error: BaseException) -> bool:
 
 def _is_compiling(error: BaseException) -> bool:
     """Whether an optimizer was being made, by the user or by compile (whose frames Keras hides)."""
-    if any(isinstance(one, keras.optimizers.Optimizer) for one in _selves(error)):
+    if any(
+        isinstance(optimizer_candidate, keras.optimizers.Optimizer)
+        for optimizer_candidate in _selves(error)
+    ):
         return True
     lines = traceback.extract_tb(error.__traceback__)
     return any(".compile(" in (line.line or "") for line in lines)
@@ -159,12 +164,12 @@ def _selves(error: BaseException) -> list[Any]:
     return [frame.f_locals.get("self") for frame, _ in traceback.walk_tb(error.__traceback__)]
 
 
-def _compiles(place: str) -> errors.UserCodeError:
+def _compiles(location: str) -> errors.UserCodeError:
     return errors.UserCodeError(
         "build_model compiles the model, but ModelSplit first builds it without its weights. Move "
         "the line that makes the optimizer and the line model.compile(…) into a function "
         "compile_model(model).",
-        place=place,
+        place=location,
     )
 
 
@@ -174,7 +179,7 @@ def recorded(module: user.Module, skeleton: Any) -> graph.Graph:
     if module.has("layer_shardings"):
         overrides = module.call_with("layer_shardings", skeleton)
     is_named = isinstance(overrides, dict) and all(
-        isinstance(one, str) for pair in overrides.items() for one in pair
+        isinstance(text, str) for pair in overrides.items() for text in pair
     )
     if not is_named:
         raise errors.UserCodeError(

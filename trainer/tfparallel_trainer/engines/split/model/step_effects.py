@@ -97,8 +97,8 @@ def of(model: graph.Graph, outputs: Collection[int], *, is_divided: bool) -> Eff
                 assigned[key] = node.name
         for target, sources in effects.sources.items():
             if target == _ADDED or target in tensors:
-                tensors |= {one for one in sources if isinstance(one, int)}
-                weights |= {one for one in sources if isinstance(one, str)}
+                tensors |= {number for number in sources if isinstance(number, int)}
+                weights |= {key for key in sources if isinstance(key, str)}
     return Effects(
         constant_tensors=frozenset(range(len(model.tensors))) - tensors,
         constant_weights=frozenset(_trained(model, model.variables)) - weights,
@@ -128,7 +128,7 @@ def _sources(model: graph.Graph, node: graph.Node) -> list[_Source]:
 
 
 def _real(model: graph.Graph, tensors: Sequence[int]) -> list[int]:
-    return [one for one in tensors if model.tensors[one].is_real]
+    return [number for number in tensors if model.tensors[number].is_real]
 
 
 def known(model: graph.Graph, node: graph.Node) -> NodeEffects | None:
@@ -142,10 +142,10 @@ def known(model: graph.Graph, node: graph.Node) -> NodeEffects | None:
     if activation is not None and operations.name_of(activation) not in ACTIVATIONS:
         return None
     sources = frozenset(_sources(model, node))
-    known = dict.fromkeys(targets, sources)
+    sources_by_target = dict.fromkeys(targets, sources)
     if getattr(node.calls, "activity_regularizer", None) is not None:
-        known[_ADDED] = sources
-    return NodeEffects(known, {})
+        sources_by_target[_ADDED] = sources
+    return NodeEffects(sources_by_target, {})
 
 
 def traced(model: graph.Graph, node: graph.Node) -> NodeEffects:
@@ -162,24 +162,29 @@ def traced(model: graph.Graph, node: graph.Node) -> NodeEffects:
 
 
 def _trace(model: graph.Graph, node: graph.Node, examples: int | None) -> NodeEffects:
-    taken = _sources(model, node)
+    inputs = _sources(model, node)
     sources: dict[int, frozenset[_Source]] = {}
     assigned: dict[str, bool] = {}
 
     def call(tensors: dict[int, Any], variables: dict[str, Any]) -> None:
         values: dict[Any, Any] = {**tensors, **variables}
-        watched = [values[one] for one in taken]
+        watched = [values[source] for source in inputs]
         with tf.GradientTape(persistent=True) as tape:
             tape.watch(watched)
             part = interpreter.run_nodes(model, [node], tensors, variables, training=True)
-            added = [tf.reduce_sum(one) for one in part.added_losses]
-            targets = {one: _with_logits(part.tensors[one]) for one in _real(model, node.outputs)}
+            added = [tf.reduce_sum(added_loss) for added_loss in part.added_losses]
+            targets = {
+                tensor_number: _with_logits(part.tensors[tensor_number])
+                for tensor_number in _real(model, node.outputs)
+            }
         if added:
             targets[_ADDED] = added
         for target, tensor in targets.items():
             gradients = tape.gradient(tensor, watched)
-            pairs = zip(taken, gradients, strict=True)
-            sources[target] = frozenset(one for one, gradient in pairs if gradient is not None)
+            pairs = zip(inputs, gradients, strict=True)
+            sources[target] = frozenset(
+                source for source, gradient in pairs if gradient is not None
+            )
         assigned.update(_assigned(model, node, part.changed, tensors, variables))
 
     tf.function(call, autograph=False).get_concrete_function(
@@ -200,33 +205,35 @@ def _assigned(
     What is drawn differs between parts of a batch as examples do.
     """
     gathered = {
-        id(one)
+        id(variable)
         for layer in checks.layers(node.calls)
         if isinstance(layer, keras.layers.BatchNormalization)
-        for one in layer.variables
+        for variable in layer.variables
     }
     seeds = {key for key in variables if key.startswith(recording.SEED_PREFIX)}
     sources = {
-        key: set(_ancestors(one))
-        for key, one in changed.items()
+        key: set(_ancestors(value))
+        for key, value in changed.items()
         if key not in seeds and id(model.variables[key]) not in gathered
     }
-    deciding = {one.op for one in (*tensors.values(), *(variables[key] for key in seeds))}
+    deciding = {value.op for value in (*tensors.values(), *(variables[key] for key in seeds))}
     for _ in sources:  # a weight may follow another one, which follows the examples
-        deciding |= {variables[key].op for key, one in sources.items() if one & deciding}
-    return {key: bool(one & deciding) for key, one in sources.items()}
+        deciding |= {
+            variables[key].op for key, ancestors in sources.items() if ancestors & deciding
+        }
+    return {key: bool(ancestors & deciding) for key, ancestors in sources.items()}
 
 
 def _with_logits(tensor: Any) -> list[Any]:
-    return [one for one in (tensor, interpreter.logits_of(tensor)) if one is not None]
+    return [value for value in (tensor, interpreter.logits_of(tensor)) if value is not None]
 
 
 def _ancestors(tensor: Any) -> Iterator[Any]:
     """The operations that a tensor of a graph is computed from, its own among them."""
-    waiting, seen = [tensor.op], set()
-    while waiting:
-        operation = waiting.pop()
-        if operation not in seen:
-            seen.add(operation)
+    pending, visited = [tensor.op], set()
+    while pending:
+        operation = pending.pop()
+        if operation not in visited:
+            visited.add(operation)
             yield operation
-            waiting += [one.op for one in operation.inputs]
+            pending += [input_tensor.op for input_tensor in operation.inputs]

@@ -91,9 +91,9 @@ def check_separable(optimizer: Any, variables: Sequence[Any]) -> None:
     if kind.__module__.startswith("keras.") or len(variables) < 2:
         return
     every = _trial(optimizer, variables, range(len(variables)))
-    for place, variable in enumerate(variables):
-        alone = _trial(optimizer, variables, [place])
-        if not np.array_equal(every[place], alone[place]):
+    for index, variable in enumerate(variables):
+        alone = _trial(optimizer, variables, [index])
+        if not np.array_equal(every[index], alone[index]):
             raise errors.UserCodeError(
                 f"The optimizer {kind.__name__} changes {variable.path} in another way where it "
                 "is not given all variables, and with mesh.stage a rank has some of them only. "
@@ -108,13 +108,13 @@ def _trial(optimizer: Any, variables: Sequence[Any], places: Sequence[int]) -> d
     probe = slots.rebuilt(inner)
     probe.clipnorm = probe.global_clipnorm = None
     chosen = {}
-    for place in places:
-        numbers = np.random.default_rng(place).normal(size=[2] * len(variables[place].shape))
-        chosen[place] = variable_like(variables[place], numbers)
+    for index in places:
+        numbers = np.random.default_rng(index).normal(size=[2] * len(variables[index].shape))
+        chosen[index] = variable_like(variables[index], numbers)
     for step in range(_TRIAL_STEPS):
         factor = (step + 1) * 0.5
-        probe.apply([one.value * factor for one in chosen.values()], list(chosen.values()))
-    return {place: np.array(one) for place, one in chosen.items()}
+        probe.apply([value.value * factor for value in chosen.values()], list(chosen.values()))
+    return {index: np.array(variable) for index, variable in chosen.items()}
 
 
 def _key(variable: Any) -> str:
@@ -123,20 +123,20 @@ def _key(variable: Any) -> str:
 
 def _check(optimizer: Any, variables: Mapping[str, Any]) -> None:
     """Refuse (UserCodeError) an optimizer that has optimizers or parts of the model in it."""
-    paths = {id(one): one.path for one in variables.values()}
+    paths = {id(variable): variable.path for variable in variables.values()}
     kind = type(optimizer).__name__
     for name, value in vars(optimizer).items():
         if name == _VARIABLES or name.startswith(_TRACKING):
             continue
-        for one in _reachable(value, set()):
-            if isinstance(one, keras.optimizers.Optimizer) and one is not optimizer:
+        for reached in _reachable(value, set()):
+            if isinstance(reached, keras.optimizers.Optimizer) and reached is not optimizer:
                 raise errors.UserCodeError(
                     f"The optimizer {kind} has other optimizers in it ({name}), and with "
                     "ModelSplit each rank has but a part of what they train. Compile the model "
                     "with one of Keras' optimizers, or use the strategy MultiWorkerMirrored.",
                     function="compile_model",
                 )
-            if (part := _part(one, paths)) is not None:
+            if (part := _part(reached, paths)) is not None:
                 raise _refusal(kind, name, part)
     for base in type(optimizer).__mro__:
         if base.__module__.startswith("keras."):
@@ -144,8 +144,8 @@ def _check(optimizer: Any, variables: Mapping[str, Any]) -> None:
         for name, method in vars(base).items():
             if not inspect.isfunction(method):
                 continue
-            for one in _reachable(method, set()):
-                if (part := _part(one, paths)) is not None:
+            for reached in _reachable(method, set()):
+                if (part := _part(reached, paths)) is not None:
                     raise _refusal(kind, name, part)
 
 
@@ -155,7 +155,7 @@ def _check_apply(optimizer: Any) -> None:
     The engine clips and sums gradients before `apply`, which Keras does within it.
     """
     kind = type(optimizer)
-    base = next(one for one in kind.__mro__ if "apply" in vars(one))
+    base = next(base for base in kind.__mro__ if "apply" in vars(base))
     settings = [name for name in _WITHIN_APPLY if getattr(optimizer, name) is not None]
     if settings and not base.__module__.startswith("keras."):
         raise errors.UserCodeError(
@@ -181,16 +181,18 @@ def _part(value: Any, paths: Mapping[int, str]) -> str | None:
         return paths[value]
     if isinstance(value, keras.Variable):
         return paths.get(id(value))
-    if isinstance(value, keras.layers.Layer) and any(id(one) in paths for one in value.variables):
+    if isinstance(value, keras.layers.Layer) and any(
+        id(variable) in paths for variable in value.variables
+    ):
         return f"the layer {value.name}"
     return None
 
 
-def _reachable(value: Any, seen: set[int]) -> Iterator[Any]:
+def _reachable(value: Any, seen_ids: set[int]) -> Iterator[Any]:
     """A value, what is in it if it is a container, and what it reads if it is a function."""
-    if id(value) in seen:
+    if id(value) in seen_ids:
         return
-    seen.add(id(value))
+    seen_ids.add(id(value))
     yield value
     if isinstance(value, dict):
         inside: tuple[Any, ...] = (*value.keys(), *value.values())
@@ -204,8 +206,8 @@ def _reachable(value: Any, seen: set[int]) -> Iterator[Any]:
         inside = tuple(vars(value).values())
     else:
         return
-    for one in inside:
-        yield from _reachable(one, seen)
+    for reached in inside:
+        yield from _reachable(reached, seen_ids)
 
 
 def _is_of_user(value: Any) -> bool:
@@ -221,4 +223,6 @@ def _read_by(function: Callable[..., Any]) -> tuple[Any, ...]:
     except ValueError:  # a variable outside that has no value yet
         return ()
     values = (*read.nonlocals.values(), *read.globals.values())
-    return tuple(one for one in values if not (inspect.isfunction(one) or inspect.ismodule(one)))
+    return tuple(
+        value for value in values if not (inspect.isfunction(value) or inspect.ismodule(value))
+    )

@@ -55,15 +55,20 @@ def cut(model: graph.Graph, ends: Sequence[int]) -> tuple[ModelStage, ...]:
         for node in stage_nodes
         for tensor in node.outputs
     }
-    taken = [{tensor for node in stage_nodes for tensor in node.inputs} for stage_nodes in nodes]
-    taken[-1].update(model.output_tensors())
+    inputs_of_stages = [
+        {tensor for node in stage_nodes for tensor in node.inputs} for stage_nodes in nodes
+    ]
+    inputs_of_stages[-1].update(model.output_tensors())
     transfers = sorted(
         Transfer(makers[tensor], index, tensor)
-        for index, tensors in enumerate(taken)
+        for index, tensors in enumerate(inputs_of_stages)
         for tensor in tensors
         if tensor not in model.inputs and makers[tensor] != index
     )
-    read = [dict.fromkeys(key for node in each for key in node.variables) for each in nodes]
+    read = [
+        dict.fromkeys(key for node in stage_nodes for key in node.variables)
+        for stage_nodes in nodes
+    ]
     # The first stage that reads a variable owns it; what none reads is the first stage's.
     owners = dict.fromkeys(model.variables, 0)
     for index, keys in reversed(list(enumerate(read))):
@@ -72,9 +77,9 @@ def cut(model: graph.Graph, ends: Sequence[int]) -> tuple[ModelStage, ...]:
         ModelStage(
             index=index,
             nodes=stage_nodes,
-            inputs=tuple(tensor for tensor in model.inputs if tensor in taken[index]),
-            received=tuple(one for one in transfers if one.target == index),
-            sent=tuple(one for one in transfers if one.source == index),
+            inputs=tuple(tensor for tensor in model.inputs if tensor in inputs_of_stages[index]),
+            received=tuple(transfer for transfer in transfers if transfer.target == index),
+            sent=tuple(transfer for transfer in transfers if transfer.source == index),
             outputs=model.outputs if index == len(nodes) - 1 else (),
             owned=tuple(key for key in model.variables if owners[key] == index),
             borrowed=tuple((key, owners[key]) for key in read[index] if owners[key] != index),
@@ -98,7 +103,12 @@ def ends_of_names(model: graph.Graph, names: Sequence[str]) -> list[int]:
     stage_ends: list[int] = []
     for name in names:
         first = next(
-            (place for place, one in enumerate(called) if f"{one}/".startswith(f"{name}/")), None
+            (
+                index
+                for index, layer_name in enumerate(called)
+                if f"{layer_name}/".startswith(f"{name}/")
+            ),
+            None,
         )
         if first is None:
             raise errors.BadConfigurationError(

@@ -88,15 +88,15 @@ class Partition:
             if not key.startswith(recording.SEED_PREFIX):
                 variable = self.model.variables[key]
                 part = self.plan.variables[key].layout.largest(tuple(variable.shape))
-                size += math.prod(one or 0 for one in part) * graph.itemsize(variable.dtype)
+                size += math.prod(size or 0 for size in part) * graph.itemsize(variable.dtype)
         return size
 
     def number(self, message: programs.Message, transfer: cutting.Transfer) -> int:
         """A number that no other message between the same two ranks has in a step."""
         transfers = self.stages[transfer.source].sent
         kind = 0 if message.work is schedule.Pass.FORWARD else 1
-        place = transfers.index(transfer) * len(schedule.Pass) + kind
-        return place * self.microbatches + message.microbatch
+        position = transfers.index(transfer) * len(schedule.Pass) + kind
+        return position * self.microbatches + message.microbatch
 
     def numbers(self) -> int:
         """One more than the largest of these numbers."""
@@ -106,7 +106,9 @@ class Partition:
     def _groups(self) -> Iterator[tuple[int, ...]]:
         yield tuple(range(self.mesh.size))
         shared = [group for _, group in self.pipeline(1).shared]
-        pairs = {(one.source, one.target) for stage in self.stages for one in stage.sent}
+        pairs = {
+            (transfer.source, transfer.target) for stage in self.stages for transfer in stage.sent
+        }
         for rank in range(self.mesh.size):
             yield self.mesh.group(rank, shape.Axis.DATA).ranks
             along = self.mesh.group(rank, shape.Axis.STAGE).ranks

@@ -110,7 +110,7 @@ def of_stages(
     order: schedule.Schedule,
 ) -> PipelineSpec:
     """Say what the stages of a model do together."""
-    transfers = tuple(one for stage in model_stages for one in stage.sent)
+    transfers = tuple(transfer for stage in model_stages for transfer in stage.sent)
     kept: dict[str, list[int]] = {}
     for stage in model_stages:
         for key, owner in stage.borrowed:
@@ -121,7 +121,7 @@ def of_stages(
         order=order,
         transfers=transfers,
         without_gradient=frozenset(
-            one.tensor for one in transfers if not model.tensors[one.tensor].is_real
+            transfer.tensor for transfer in transfers if not model.tensors[transfer.tensor].is_real
         ),
         shared=tuple((key, tuple(kept[key])) for key in model.variables if key in kept),
     )
@@ -137,7 +137,7 @@ def lists(pipeline: PipelineSpec) -> dict[int, list[Step]]:
     for turn, start in _starts(pipeline).items():
         stage, action = turn
         # At one time messages go first: a stage takes before it works, and gives when it has.
-        events += [(start, False, one.ranks, one) for one in _messages(pipeline, turn)]
+        events += [(start, False, message.ranks, message) for message in _messages(pipeline, turn)]
         events.append((start, True, (stage,), action))
     steps: dict[int, list[Step]] = {stage: [] for stage in range(pipeline.count)}
     for _, _, participants, step in sorted(events, key=lambda event: event[:2]):
@@ -164,16 +164,16 @@ def on_mesh(
     stage_lists = [lists(pipeline) for pipeline in pipelines]
     rank_lists: dict[int, list[Step]] = {}
     for rank in range(mesh.size):
-        place = mesh.coordinates(rank)
+        coordinates = mesh.coordinates(rank)
         along = mesh.group(rank, shape.Axis.STAGE).ranks
-        steps = stage_lists[place[shape.Axis.DATA]][place[shape.Axis.STAGE]]
+        steps = stage_lists[coordinates[shape.Axis.DATA]][coordinates[shape.Axis.STAGE]]
         rank_lists[rank] = [
             step
             if isinstance(step, schedule.Action)
             else dataclasses.replace(step, ranks=tuple(along[stage] for stage in step.ranks))
             for step in steps
         ]
-        if pipelines[0].settles and place[shape.Axis.STAGE] == mesh.stage - 1:
+        if pipelines[0].settles and coordinates[shape.Axis.STAGE] == mesh.stage - 1:
             replicas = mesh.group(rank, shape.Axis.DATA).ranks
             forwards = [
                 number
@@ -206,27 +206,27 @@ def _final_sums(mesh: shape.Mesh, rank: int) -> Iterator[Collective]:
 def _messages(pipeline: PipelineSpec, turn: Turn) -> Iterator[Collective]:
     """The messages that a stage receives for a turn."""
     stage, action = turn
-    for one in pipeline.transfers:
-        message = Message(action.work, one.tensor, action.microbatch)
-        if action.work is schedule.Pass.FORWARD and one.target == stage:
-            yield Collective((one.source, one.target), message)
-        has_gradient = one.tensor not in pipeline.without_gradient
-        if action.work is schedule.Pass.BACKWARD and one.source == stage and has_gradient:
-            yield Collective((one.target, one.source), message)
+    for transfer in pipeline.transfers:
+        message = Message(action.work, transfer.tensor, action.microbatch)
+        if action.work is schedule.Pass.FORWARD and transfer.target == stage:
+            yield Collective((transfer.source, transfer.target), message)
+        has_gradient = transfer.tensor not in pipeline.without_gradient
+        if action.work is schedule.Pass.BACKWARD and transfer.source == stage and has_gradient:
+            yield Collective((transfer.target, transfer.source), message)
 
 
 def _starts(pipeline: PipelineSpec) -> dict[Turn, int]:
     """When each turn begins in a run in which all take equally long, and messages no time."""
-    waiting: dict[int, list[schedule.Action]] = {stage: [] for stage in range(pipeline.count)}
+    pending: dict[int, list[schedule.Action]] = {stage: [] for stage in range(pipeline.count)}
     if pipeline.microbatches:
-        for stage in waiting:
+        for stage in pending:
             in_order = pipeline.order(pipeline.count, pipeline.microbatches, stage)
-            waiting[stage] = list(in_order)[::-1]
+            pending[stage] = list(in_order)[::-1]
     starts: dict[Turn, int] = {}
-    free = dict.fromkeys(waiting, 0)
-    while any(waiting.values()):
+    free = dict.fromkeys(pending, 0)
+    while any(pending.values()):
         before = len(starts)
-        for stage, actions in waiting.items():
+        for stage, actions in pending.items():
             while actions:
                 needs = _needs(pipeline, (stage, actions[-1]))
                 if not all(turn in starts for turn in needs):
@@ -236,7 +236,9 @@ def _starts(pipeline: PipelineSpec) -> dict[Turn, int]:
                 free[stage] = start + 1
         if len(starts) == before:
             stuck = "; ".join(
-                f"stage {stage}: {rest[-1]}" for stage, rest in waiting.items() if rest
+                f"stage {stage}: {remaining_actions[-1]}"
+                for stage, remaining_actions in pending.items()
+                if remaining_actions
             )
             raise ValueError(f"the schedule cannot go on ({stuck})")
     return starts

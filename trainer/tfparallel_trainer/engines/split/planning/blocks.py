@@ -57,7 +57,7 @@ def condense(model: graph.Graph, weights: Sequence[float], most: int) -> tuple[B
     after = {first: second for first, second in pairs if leaving[first] == entering[second] == 1}
     before = {second: first for first, second in after.items()}
     # Blocks are told by their first node, the only one that others come before.
-    nodes: dict[int, tuple[int, ...]] = {place: (place,) for place in range(len(model.nodes))}
+    nodes: dict[int, tuple[int, ...]] = {index: (index,) for index in range(len(model.nodes))}
     weight = dict(enumerate(weights))
     lightest = [(weight[first] + weight[second], first, second) for first, second in after.items()]
     heapq.heapify(lightest)
@@ -75,12 +75,14 @@ def condense(model: graph.Graph, weights: Sequence[float], most: int) -> tuple[B
         if first in before:
             heapq.heappush(lightest, (weight[before[first]] + total, before[first], first))
     order = sorted(nodes)  # as the model runs its nodes
-    home = {node: place for place, first in enumerate(order) for node in nodes[first]}
+    home = {node: index for index, first in enumerate(order) for node in nodes[first]}
     bits = [0] * len(order)
     for first, second in pairs:
         if home[first] != home[second]:
             bits[home[second]] |= 1 << home[first]
-    return tuple(Block(nodes[first], taken) for first, taken in zip(order, bits, strict=True))
+    return tuple(
+        Block(nodes[first], block_bits) for first, block_bits in zip(order, bits, strict=True)
+    )
 
 
 def _edges(model: graph.Graph) -> set[tuple[int, int]]:
@@ -91,12 +93,12 @@ def _edges(model: graph.Graph) -> set[tuple[int, int]]:
     pairs: set[tuple[int, int]] = set()
     makers: dict[int, int] = {}
     last: dict[str, int] = {}
-    for place, node in enumerate(model.nodes):
+    for index, node in enumerate(model.nodes):
         changed = [key for key in node.variables if not model.variables[key].trainable]
-        pairs |= {(makers[tensor], place) for tensor in node.inputs if tensor in makers}
-        pairs |= {(last[key], place) for key in changed if key in last}
-        makers |= dict.fromkeys(node.outputs, place)
-        last |= dict.fromkeys(changed, place)
+        pairs |= {(makers[tensor], index) for tensor in node.inputs if tensor in makers}
+        pairs |= {(last[key], index) for key in changed if key in last}
+        makers |= dict.fromkeys(node.outputs, index)
+        last |= dict.fromkeys(changed, index)
     return pairs
 
 
@@ -106,11 +108,13 @@ def some_downsets(blocks: Sequence[Block], most: int) -> tuple[int, ...]:
     They are those of three orders in which the blocks can run. These are the order of the model,
     depth first, and one that first finishes what it has begun.
     """
-    deepest = _ordered(blocks, lambda one, last: last.index(one) if one in last else len(blocks))
-    frugal = _ordered(blocks, lambda one, _: -blocks[one].before.bit_count())
+    deepest = _ordered(
+        blocks, lambda block, last: last.index(block) if block in last else len(blocks)
+    )
+    frugal = _ordered(blocks, lambda block, _: -blocks[block].before.bit_count())
     orders = (range(len(blocks)), deepest, frugal)
     every = itertools.chain.from_iterable(
-        itertools.accumulate((1 << place for place in order), operator.or_, initial=0)
+        itertools.accumulate((1 << index for index in order), operator.or_, initial=0)
         for order in orders
     )
     prefixes = list(dict.fromkeys(every))
@@ -119,25 +123,25 @@ def some_downsets(blocks: Sequence[Block], most: int) -> tuple[int, ...]:
 
 
 def _sorted(downsets: set[int]) -> tuple[int, ...]:
-    return tuple(sorted(downsets, key=lambda one: (one.bit_count(), one)))
+    return tuple(sorted(downsets, key=lambda downset: (downset.bit_count(), downset)))
 
 
 def downsets(blocks: Sequence[Block], most: int) -> tuple[int, ...] | None:
     """All downsets as bits, those with few blocks first; None when there are more than so many."""
-    known = {0}
+    downsets_so_far = {0}
     last = {0}
     while last:
         grown = {
-            downset | 1 << place
+            downset | 1 << index
             for downset in last
-            for place, block in enumerate(blocks)
-            if not downset >> place & 1 and block.before & downset == block.before
+            for index, block in enumerate(blocks)
+            if not downset >> index & 1 and block.before & downset == block.before
         }
-        known |= grown
-        if len(known) > most:
+        downsets_so_far |= grown
+        if len(downsets_so_far) > most:
             return None
         last = grown
-    return _sorted(known)
+    return _sorted(downsets_so_far)
 
 
 _Rank = Callable[[int, list[int]], int]
@@ -150,12 +154,12 @@ def _ordered(blocks: Sequence[Block], rank: _Rank) -> list[int]:
     newly: list[int] = []
     left = set(range(len(blocks)))
     while left:
-        ready = [one for one in left if blocks[one].before & done == blocks[one].before]
-        place = min(ready, key=lambda one: (rank(one, newly), one))
-        left.remove(place)
-        done |= 1 << place
-        order.append(place)
-        newly = [one for one in left if blocks[one].before >> place & 1] + newly
+        ready = [block for block in left if blocks[block].before & done == blocks[block].before]
+        index = min(ready, key=lambda block: (rank(block, newly), block))
+        left.remove(index)
+        done |= 1 << index
+        order.append(index)
+        newly = [block for block in left if blocks[block].before >> index & 1] + newly
     return order
 
 
@@ -175,9 +179,9 @@ def stages(
         membership: 1 where a downset (row) has a block (column), else 0.
     """
     inside = membership @ (1 - membership.T)  # blocks of the first that the second lacks
-    works = membership @ np.array([not _only_masks(model, one) for one in blocks], dtype=float)
+    works = membership @ np.array([not _only_masks(model, block) for block in blocks], dtype=float)
     valid = (inside == 0) & (works[None, :] > works[:, None])
-    home = {node: place for place, one in enumerate(blocks) for node in one.nodes}
+    home = {node: index for index, block in enumerate(blocks) for node in block.nodes}
     for nodes in colocated:
         places = sorted({home[node] for node in nodes})
         totals = membership[:, places].sum(axis=1)
@@ -189,8 +193,8 @@ def stages(
 def most_stages(valid: npt.NDArray[np.bool_]) -> int:
     """The number of stages that a model can be cut into; any smaller one is possible, too."""
     longest = np.where(valid[0], 1.0, -np.inf)
-    for place in range(1, len(valid)):  # a downset comes behind all that it holds
-        longest = np.maximum(longest, np.where(valid[place], longest[place] + 1, -np.inf))
+    for index in range(1, len(valid)):  # a downset comes behind all that it holds
+        longest = np.maximum(longest, np.where(valid[index], longest[index] + 1, -np.inf))
     return int(longest[-1])
 
 
@@ -203,7 +207,7 @@ def why_not_more(
         "which there can be one copy only"
         for nodes in sorted(colocated)
     ]
-    if any(_only_masks(model, one) for one in blocks):
+    if any(_only_masks(model, block) for block in blocks):
         reasons.append("a mask alone is no stage")
     return "; ".join(reasons)
 

@@ -33,25 +33,27 @@ def measure(model: graph.Graph, examples: int, length: int | None = None) -> lis
     Tensors and weights are made up, with a length where only the data would tell it.
     """
     counts = sorted({max(1, examples // _SMALLER), examples})
-    known: dict[str, costs.NodeTime] = {}
+    times_by_kind: dict[str, costs.NodeTime] = {}
     node_times = []
     for node in model.nodes:
         kind = _kind(model, node)
-        if kind not in known:
+        if kind not in times_by_kind:
             seconds = zip(*(_at(model, node, count, length) for count in counts), strict=True)
-            forward, both = (_line(counts, each) for each in seconds)
-            fixed, each = both.fixed - forward.fixed, both.each - forward.each
-            known[kind] = costs.NodeTime(forward, costs.Line(max(0.0, fixed), max(0.0, each)))
-        node_times.append(known[kind])
+            forward, both = (_line(counts, times) for times in seconds)
+            fixed, per_example = both.fixed - forward.fixed, both.per_example - forward.per_example
+            times_by_kind[kind] = costs.NodeTime(
+                forward, costs.Line(max(0.0, fixed), max(0.0, per_example))
+            )
+        node_times.append(times_by_kind[kind])
     return node_times
 
 
 def update(optimizer: Any, model: graph.Graph) -> hardware.Update:
     """Measure how fast a copy of an optimizer changes weights like the largest of a model."""
-    trained = [one for one in model.variables.values() if one.trainable]
+    trained = [variable for variable in model.variables.values() if variable.trainable]
     if not trained:
         return hardware.Update()
-    like = max(trained, key=lambda one: math.prod(one.shape))
+    like = max(trained, key=lambda variable: math.prod(variable.shape))
     (few, less), (many, more) = (_update(optimizer, like, size) for size in _WEIGHTS)
     less = min(less, more / 2)  # other work on the machine may have held up the smaller ones
     bandwidth = (many - few) / (more - less)
@@ -67,15 +69,15 @@ def _update(optimizer: Any, like: Any, elements: int) -> tuple[float, float]:
     weights = [keras.Variable("zeros", shape=shape, dtype=like.dtype) for _ in range(_UPDATED)]
     optimizer_copy = type(optimizer).from_config(optimizer.get_config())
     optimizer_copy.build(weights)
-    rows = [tf.cast(tf.fill(shape, 1e-3), one.dtype) for one in weights]
+    rows = [tf.cast(tf.fill(shape, 1e-3), shape_of_weight.dtype) for shape_of_weight in weights]
 
     def apply() -> Any:
-        finite = [tf.reduce_all(tf.math.is_finite(one)) for one in rows]
+        finite = [tf.reduce_all(tf.math.is_finite(update_row)) for update_row in rows]
         optimizer_copy.apply(rows, weights)
         return finite
 
     parameters, slots = (
-        sum(math.prod(one.shape) * graph.itemsize(one.dtype) for one in group)
+        sum(math.prod(variable.shape) * graph.itemsize(variable.dtype) for variable in group)
         for group in (weights, optimizer_copy.variables)
     )
     return 3 * parameters + 2 * slots, _seconds(apply)
@@ -85,7 +87,7 @@ def _kind(model: graph.Graph, node: graph.Node) -> str:
     """What nodes have in common that take equally long."""
     config = node.calls.get_config() if hasattr(node.calls, "get_config") else {}
     options = {key: value for key, value in config.items() if key != "name"}
-    shapes = [(model.tensors[one].shape, model.tensors[one].dtype) for one in node.inputs]
+    shapes = [(model.tensors[number].shape, model.tensors[number].dtype) for number in node.inputs]
     variables = [(model.variables[key].shape, model.variables[key].dtype) for key in node.variables]
     shown = (type(node.calls).__name__, node.kind, options, shapes, variables, str(node.keywords))
     return json.dumps(shown, default=str, sort_keys=True)
@@ -93,10 +95,12 @@ def _kind(model: graph.Graph, node: graph.Node) -> str:
 
 def _line(counts: Sequence[int], seconds: Sequence[float]) -> costs.Line:
     """The line through one or two measurements; none of its parts is negative."""
-    each = seconds[-1] / counts[-1]
+    per_example = seconds[-1] / counts[-1]
     if len(counts) > 1:
-        each = min(each, max(0.0, (seconds[1] - seconds[0]) / (counts[1] - counts[0])))
-    return costs.Line(max(0.0, seconds[-1] - each * counts[-1]), each)
+        per_example = min(
+            per_example, max(0.0, (seconds[1] - seconds[0]) / (counts[1] - counts[0]))
+        )
+    return costs.Line(max(0.0, seconds[-1] - per_example * counts[-1]), per_example)
 
 
 def _at(
@@ -112,19 +116,19 @@ def _at(
     copies += [_Copy(model, node, examples, length) for _ in range(count - 1)]
 
     def forward() -> Any:
-        return [one.forward() for one in copies]
+        return [copy.forward() for copy in copies]
 
     def both() -> Any:
         tapes, outputs = [], []
-        for one in copies:
+        for copy in copies:
             with tf.GradientTape() as tape:
-                tape.watch(one.sources)
-                outputs.append([row for row in one.forward() if row.dtype.is_floating])
+                tape.watch(copy.sources)
+                outputs.append([row for row in copy.forward() if row.dtype.is_floating])
             tapes.append(tape)
         with tf.control_dependencies([row for rows in outputs for row in rows]):
             gradients = [
-                tape.gradient(rows, one.sources) if rows and one.sources else []
-                for tape, rows, one in zip(tapes, outputs, copies, strict=True)
+                tape.gradient(rows, copy.sources) if rows and copy.sources else []
+                for tape, rows, copy in zip(tapes, outputs, copies, strict=True)
             ]
         return outputs, gradients
 
@@ -144,12 +148,15 @@ class _Copy:
             tensor = model.tensors[number]
             sizes = [size or length or 1 for size in tensor.sized(examples)]
             self._tensors[number] = _made_up(sizes, tensor.dtype)
-        known = {key: model.variables[key] for key in node.variables}
-        self._variables = {key: _made_up(one.shape, one.dtype, 0.1) for key, one in known.items()}
+        variables_by_key = {key: model.variables[key] for key in node.variables}
+        self._variables = {
+            key: _made_up(variable.shape, variable.dtype, 0.1)
+            for key, variable in variables_by_key.items()
+        }
         values = (*self._variables.values(), *self._tensors.values())
-        self.size = sum(int(one.shape.num_elements()) * one.dtype.size for one in values)
+        self.size = sum(int(source.shape.num_elements()) * source.dtype.size for source in values)
         """Bytes of what it takes."""
-        self.sources = [one for one in values if one.dtype.is_floating]
+        self.sources = [source for source in values if source.dtype.is_floating]
         """What gradients are taken of."""
 
     def forward(self) -> list[Any]:
@@ -157,7 +164,11 @@ class _Copy:
         part = interpreter.run_nodes(
             self._model, [self._node], self._tensors, self._variables, training=True
         )
-        return [part.tensors[one] for one in self._node.outputs if part.tensors[one] is not None]
+        return [
+            part.tensors[number]
+            for number in self._node.outputs
+            if part.tensors[number] is not None
+        ]
 
 
 def _seconds(function: Callable[[], Any]) -> float:

@@ -49,9 +49,9 @@ def plan_for(subject: costs.Subject, constraints: search_space.Constraints) -> p
     search = _Search(subject)
     fits, misfits = search.best_cuts(search_space.every(constraints, subject.cluster.size))
     if not fits:
-        roomiest = search.run(min(misfits, key=lambda one: one.value))
+        roomiest = search.run(min(misfits, key=lambda cut: cut.value))
         raise errors.BadConfigurationError(explain.excess(roomiest, len(misfits)))
-    runs = [(one, search.run(one)) for one in search.candidates(fits)]
+    runs = [(candidate, search.run(candidate)) for candidate in search.candidates(fits)]
     runs.sort(key=lambda run: run[1].step_seconds)
     best, *rest = search.evened(runs)
     limit = subject.cluster.device.memory or 0
@@ -72,14 +72,14 @@ class _Search:
         problem: errors.TrainerError | None = None
         for setting in every:
             try:
-                known = self._known(setting.mesh)
+                tables = self._known(setting.mesh)
             except errors.TrainerError as error:
                 problem = error
                 continue
-            rows, loads = known.matrices(setting)
+            rows, loads = tables.matrices(setting)
             path = cuts.best(rows, loads)
             if path is None:
-                misfits.append(_roomiest(known, setting))
+                misfits.append(_roomiest(tables, setting))
             else:
                 fits.append(_Cut(setting, path, cuts.step(path, rows, loads)))
         if problem is not None and not fits and not misfits:
@@ -88,38 +88,38 @@ class _Search:
 
     def candidates(self, fits: Sequence[_Cut]) -> list[_Cut]:
         """The best cut of each mesh and number of microbatches, and the best one's next best."""
-        ranked = sorted(fits, key=lambda one: one.value)[:_COMPARED]
+        ranked = sorted(fits, key=lambda cut: cut.value)[:_COMPARED]
         best = ranked[0]
         rows, loads = self._known(best.setting.mesh).matrices(best.setting)
         alternatives: list[_Cut] = []
-        for stage, place in enumerate(best.path[1:-1]):
+        for stage, index in enumerate(best.path[1:-1]):
             other_rows, other_loads = rows[:], loads[:]
             for matrices in (other_rows, other_loads):
                 matrices[stage] = matrices[stage].copy()
-                matrices[stage][:, place] = np.inf
+                matrices[stage][:, index] = np.inf
             path = cuts.best(other_rows, other_loads)
             if path is not None:
                 alternatives.append(_Cut(best.setting, path, cuts.step(path, rows, loads)))
-        return ranked + sorted(alternatives, key=lambda one: one.value)[:1]
+        return ranked + sorted(alternatives, key=lambda cut: cut.value)[:1]
 
     def evened(self, runs: Sequence[tuple[_Cut, plan.Plan]]) -> list[plan.Plan]:
         """Put the cut first whose weights and state are even, if it is hardly slower."""
         cut, best = runs[0]
-        plans = [one for _, one in runs]
-        setting, known = cut.setting, self._known(cut.setting.mesh)
-        state = known.variables.state
+        plans = [candidate for _, candidate in runs]
+        setting, tables = cut.setting, self._known(cut.setting.mesh)
+        state = tables.variables.state
         unit = _GRAIN * float(state[0, -1]) / setting.mesh.stage
         if setting.mesh.stage == 1 or not unit:
             return plans
-        rows, loads = known.matrices(setting)
-        sizes = np.ceil(np.where(known.valid, state, np.inf) / unit)
+        rows, loads = tables.matrices(setting)
+        sizes = np.ceil(np.where(tables.valid, state, np.inf) / unit)
         path = cuts.evenest(rows, loads, sizes, (1 + NEARLY) * cut.value)
         if path is None or path == cut.path:
             return plans
-        even = predict.predict(known, path, setting)
+        even = predict.predict(tables, path, setting)
         if even.step_seconds > (1 + NEARLY) * best.step_seconds:
             return plans
-        return [even, *(one for one in plans if one != even)]
+        return [even, *(candidate for candidate in plans if candidate != even)]
 
     def run(self, cut: _Cut) -> plan.Plan:
         """What a step with a cut costs."""
@@ -146,26 +146,26 @@ class _Search:
 
     @functools.cached_property
     def _cuttable(self) -> tuple[tuple[blocks.Block, ...], tuple[int, ...]]:
-        weights = [one.each for one in self._subject.times]
+        weights = [node_time.each for node_time in self._subject.times]
         return blocks.cuttable(self._subject.model, weights, MOST_CUTS)
 
 
-def _roomiest(known: cost_tables.Tables, setting: search_space.Setting) -> _Cut:
+def _roomiest(tables: cost_tables.Tables, setting: search_space.Setting) -> _Cut:
     """The cut whose fullest device is emptiest."""
-    peaks = [known.memory(setting, stage)["peak"] for stage in range(setting.mesh.stage)]
+    peaks = [tables.memory(setting, stage)["peak"] for stage in range(setting.mesh.stage)]
     least = cuts.least(peaks, np.maximum)
     if least is None:
         raise AssertionError("there are enough blocks for the stages")
     return _Cut(setting, *least)
 
 
-def _others(best: plan.Plan, rest: Sequence[plan.Plan]) -> Iterator[plan.Alternative]:
+def _others(best: plan.Plan, others: Sequence[plan.Plan]) -> Iterator[plan.Alternative]:
     """The next best: another cut, other microbatches, and other meshes, each once."""
-    seen: set[tuple[plan.Axes, int]] = set()
-    for other in rest[:_SHOWN]:
-        if (other.mesh, other.microbatches) in seen:
+    shown_plans: set[tuple[plan.Axes, int]] = set()
+    for other in others[:_SHOWN]:
+        if (other.mesh, other.microbatches) in shown_plans:
             continue
-        seen.add((other.mesh, other.microbatches))
+        shown_plans.add((other.mesh, other.microbatches))
         what = "another mesh"
         if other.mesh == best.mesh:
             same = other.microbatches == best.microbatches
@@ -176,11 +176,11 @@ def _others(best: plan.Plan, rest: Sequence[plan.Plan]) -> Iterator[plan.Alterna
 
 def _impossible(misfits: Sequence[_Cut], limit: int) -> Iterator[plan.Alternative]:
     """The meshes that do not fit, the nearest to it first."""
-    seen: set[shape.Mesh] = set()
+    shown_meshes: set[shape.Mesh] = set()
     for cut in sorted(misfits, key=lambda cut: cut.value):
         setting = cut.setting
-        if setting.mesh not in seen and len(seen) < _SHOWN:
-            seen.add(setting.mesh)
+        if setting.mesh not in shown_meshes and len(shown_meshes) < _SHOWN:
+            shown_meshes.add(setting.mesh)
             what = f"does not fit: a device lacks {explain.size(cut.value - limit)}"
             yield _alternative(setting.axes, setting.microbatches, what, round(cut.value))
 

@@ -45,19 +45,23 @@ class Tables:
         self._costs = subject.costs
         self._cluster = subject.cluster
         times = subject.times
-        self._forward = np.array([(one.forward.fixed, one.forward.each) for one in times]).T
-        self._backward = np.array([(one.backward.fixed, one.backward.each) for one in times]).T
-        self._compute = np.array([one.compute for one in self.shardings])
-        self._ahead = np.array([one.forward for one in self.shardings]).T
-        self._back = np.array([one.backward for one in self.shardings]).T
+        self._forward = np.array(
+            [(node_time.forward.fixed, node_time.forward.per_example) for node_time in times]
+        ).T
+        self._backward = np.array(
+            [(node_time.backward.fixed, node_time.backward.per_example) for node_time in times]
+        ).T
+        self._compute = np.array([node_sharding.compute for node_sharding in self.shardings])
+        self._ahead = np.array([node_sharding.forward for node_sharding in self.shardings]).T
+        self._back = np.array([node_sharding.backward for node_sharding in self.shardings]).T
         self._makers = {
-            tensor: place
-            for place, node in enumerate(subject.model.nodes)
+            tensor: index
+            for index, node in enumerate(subject.model.nodes)
             for tensor in node.outputs
         }
         places = range(len(self.blocks))
-        self._block_of = {node: place for place in places for node in self.blocks[place].nodes}
-        bits = [[one >> place & 1 for place in places] for one in downsets]
+        self._block_of = {node: index for index in places for node in self.blocks[index].nodes}
+        bits = [[downset >> index & 1 for index in places] for downset in downsets]
         self._membership = np.array(bits, dtype=float)
         self.valid: npt.NDArray[np.bool_] = blocks.stages(
             subject.model, self.blocks, self._costs.colocated, self._membership
@@ -126,7 +130,7 @@ class Tables:
     def nodes(self, first: int, second: int) -> tuple[int, ...]:
         """The nodes of a stage between two downsets, by position."""
         bits = self.downsets[second] & ~self.downsets[first]
-        chosen = (one.nodes for place, one in enumerate(self.blocks) if bits >> place & 1)
+        chosen = (block.nodes for index, block in enumerate(self.blocks) if bits >> index & 1)
         return tuple(sorted(itertools.chain.from_iterable(chosen)))
 
     def seconds(self, nodes: Sequence[int], setting: search_space.Setting) -> tuple[float, float]:
@@ -169,7 +173,7 @@ class Tables:
             max((sharding.variables.get(key, 1.0) for key in node.variables), default=1.0)
             for node, sharding in zip(self.subject.model.nodes, self.shardings, strict=True)
         ]
-        return np.array([one.gradient_bytes for one in self._costs.nodes]) * shares
+        return np.array([node_costs.gradient_bytes for node_costs in self._costs.nodes]) * shares
 
     def _between(self, of_blocks: cuts.Vector) -> cuts.Matrix:
         """Sums over the blocks of a stage, from what each block has."""
@@ -196,8 +200,8 @@ class Tables:
         number is known when all cuts are.
         """
         tensors = self._crossing.tensors
-        messages = np.array([float(self.directions(one)) for one in tensors])
-        moved = messages * np.array([self.message_bytes(one) for one in tensors])
+        messages = np.array([float(self.directions(number)) for number in tensors])
+        moved = messages * np.array([self.message_bytes(number) for number in tensors])
         received, sent = self._crossing.received, self._crossing.sent
         return (received(moved), received(messages)), (sent(moved), sent(messages))
 
@@ -215,10 +219,10 @@ class Tables:
     def _kept_by_block(self) -> cuts.Vector:
         """Bytes of an example that each block keeps for its backward."""
         kept = np.zeros(len(self.blocks))
-        for node, place in self._block_of.items():
-            kept[place] += self._costs.nodes[node].inner_bytes * self.shardings[node].kept
+        for node, index in self._block_of.items():
+            kept[index] += self._costs.nodes[node].inner_bytes * self.shardings[node].kept
             for tensor in self.subject.model.nodes[node].outputs:
-                kept[place] += self._kept_bytes(tensor)
+                kept[index] += self._kept_bytes(tensor)
         return kept
 
     def _kept_bytes(self, tensor: int) -> float:
@@ -248,9 +252,9 @@ class Tables:
     def _widest(self) -> cuts.Matrix:
         """Bytes of an example of the widest node of a stage."""
         widest = np.zeros(self.valid.shape)
-        for place in np.argsort(self._working):
-            has = parameter_memory.stages_with(self._membership, [int(place)])
-            widest = np.where(has, self._working[place], widest)
+        for index in np.argsort(self._working):
+            has = parameter_memory.stages_with(self._membership, [int(index)])
+            widest = np.where(has, self._working[index], widest)
         return widest
 
     @functools.cached_property
@@ -260,8 +264,8 @@ class Tables:
         When a block runs backward, what later blocks kept is freed.
         """
         kept = most = np.zeros(self.valid.shape)
-        for place, size in enumerate(self._kept_by_block):
-            holds = parameter_memory.stages_with(self._membership, [place])
+        for index, size in enumerate(self._kept_by_block):
+            holds = parameter_memory.stages_with(self._membership, [index])
             kept = kept + holds * size
-            most = np.maximum(most, holds * (kept + self._working[place]))
+            most = np.maximum(most, holds * (kept + self._working[index]))
         return most + self._received

@@ -75,7 +75,7 @@ class Line:
     """Seconds of so many examples."""
 
     fixed: float
-    each: float
+    per_example: float
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -88,7 +88,7 @@ class NodeTime:
     @property
     def each(self) -> float:
         """Both directions for one example."""
-        return self.forward.each + self.backward.each
+        return self.forward.per_example + self.backward.per_example
 
 
 def estimated(node: NodeCost, device: hardware.Device) -> NodeTime:
@@ -97,8 +97,10 @@ def estimated(node: NodeCost, device: hardware.Device) -> NodeTime:
     The roofline model (Williams, Waterman, Patterson 2009), plus a cost of each call.
     """
     fixed = device.call_seconds + node.weight_bytes / device.bandwidth
-    each = max(node.flops / device.flops, node.tensor_bytes / device.bandwidth)
-    return NodeTime(Line(fixed, each), Line(node.backward * fixed, node.backward * each))
+    per_example = max(node.flops / device.flops, node.tensor_bytes / device.bandwidth)
+    return NodeTime(
+        Line(fixed, per_example), Line(node.backward * fixed, node.backward * per_example)
+    )
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)

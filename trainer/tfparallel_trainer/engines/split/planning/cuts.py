@@ -46,11 +46,11 @@ def best(rows: Sequence[Matrix], loads: Sequence[Matrix]) -> tuple[int, ...] | N
     shortest: tuple[float, tuple[int, ...] | None] = np.inf, None
 
     @functools.cache
-    def least_sum(place: int) -> float:
+    def least_sum(index: int) -> float:
         """Of the cuts whose loads do not exceed a limit; remembers the one whose step is short."""
         nonlocal shortest
         pairs = zip(rows, loads, strict=True)
-        cut = least([np.where(load <= limits[place], row, np.inf) for row, load in pairs], np.add)
+        cut = least([np.where(load <= limits[index], row, np.inf) for row, load in pairs], np.add)
         if cut is None:
             return np.inf
         seconds = step(cut[0], rows, loads)
@@ -96,7 +96,9 @@ def evenest(
     while low < high:
         middle = (low + high) // 2 if low else 0  # the evenest of all is often fast enough
         allowed = sizes <= limits[middle]
-        path = best(*([np.where(allowed, one, np.inf) for one in each] for each in (rows, loads)))
+        path = best(
+            *([np.where(allowed, row, np.inf) for row in matrices] for matrices in (rows, loads))
+        )
         if path is None or step(path, rows, loads) > most:
             low = middle + 1
         else:
@@ -139,17 +141,23 @@ class Crossing:
     ) -> None:
         """Take a membership: 1 where a downset (row) has a block (column), else 0."""
         takers: dict[int, set[int]] = {}
-        for place, node in enumerate(model.nodes):
+        for index, node in enumerate(model.nodes):
             for tensor in node.inputs:
                 if tensor in makers:
-                    takers.setdefault(tensor, set()).add(block_of[place])
+                    takers.setdefault(tensor, set()).add(block_of[index])
         home = {tensor: block_of[makers[tensor]] for tensor in takers}
-        self.tensors = tuple(one for one, places in takers.items() if places != {home[one]})
+        self.tensors = tuple(
+            number for number, places in takers.items() if places != {home[number]}
+        )
         """Those that may leave a block."""
-        total = np.array([len(takers[one]) for one in self.tensors], dtype=int)
+        total = np.array([len(takers[number]) for number in self.tensors], dtype=int)
         shape = (len(total), len(membership))
-        has_maker = np.array([membership[:, home[one]] for one in self.tensors]).reshape(shape)
-        count = np.array([membership[:, sorted(takers[one])].sum(axis=1) for one in self.tensors])
+        has_maker = np.array([membership[:, home[number]] for number in self.tensors]).reshape(
+            shape
+        )
+        count = np.array(
+            [membership[:, sorted(takers[number])].sum(axis=1) for number in self.tensors]
+        )
         count = count.reshape(shape)
         self._before, self._within = 1 - has_maker, has_maker * (count < total[:, None])
         # For each number of takers that there may be before a stage: one that takes it has more.

@@ -12,7 +12,7 @@ time = progress.format_seconds
 def reasons(best: plan.Plan, others: Sequence[plan.Alternative]) -> Iterator[str]:
     """What decides the time and the memory of a step, and what the next best would cost."""
     stages = len(best.stages)
-    dearest = max(range(stages), key=lambda one: best.stages[one].busy_seconds)
+    dearest = max(range(stages), key=lambda stage_index: best.stages[stage_index].busy_seconds)
     share = best.stages[dearest].busy_seconds / best.step_seconds
     yield (
         f"Stage {dearest} sets the pace: it is busy for {share:.0%} of a step of "
@@ -44,14 +44,14 @@ def reasons(best: plan.Plan, others: Sequence[plan.Alternative]) -> Iterator[str
 
 def fullest(best: plan.Plan) -> int:
     """The stage whose devices hold most."""
-    return max(range(len(best.stages)), key=lambda one: best.stages[one].holds.peak)
+    return max(range(len(best.stages)), key=lambda stage_index: best.stages[stage_index].holds.peak)
 
 
 def difference(best: plan.Plan, other: plan.Plan) -> str:
     """How another cut of the same mesh differs: the first node that changes its stage."""
-    places = {name: index for index, one in enumerate(other.stages) for name in one.nodes}
-    for index, one in enumerate(best.stages):
-        for name in one.nodes:
+    places = {name: index for index, stage in enumerate(other.stages) for name in stage.nodes}
+    for index, stage in enumerate(best.stages):
+        for name in stage.nodes:
             if places[name] != index:
                 return f"{name} in stage {places[name]} instead of {index}"
     return "the same cut"

@@ -52,15 +52,15 @@ def _run(addresses: Sequence[str]) -> bytes:
     with tempfile.TemporaryFile() as stderr:
         processes = [
             subprocess.Popen(
-                (sys.executable, "-m", __name__, str(cores[place % len(cores)])),
-                env={**os.environ, **_surroundings(addresses, place)},
+                (sys.executable, "-m", __name__, str(cores[index % len(cores)])),
+                env={**os.environ, **_surroundings(addresses, index)},
                 stdout=subprocess.PIPE,
                 stderr=stderr,
             )
-            for place in range(len(addresses))
+            for index in range(len(addresses))
         ]
         try:
-            outputs = [one.communicate(timeout=_LIMIT_SECONDS)[0] for one in processes]
+            outputs = [process.communicate(timeout=_LIMIT_SECONDS)[0] for process in processes]
         except subprocess.TimeoutExpired as error:
             raise errors.StartTimeoutError(
                 f"Two processes of this machine did not measure their links in {error.timeout:g} "
@@ -80,8 +80,8 @@ def _run(addresses: Sequence[str]) -> bytes:
     return outputs[0]
 
 
-def _surroundings(addresses: Sequence[str], place: int) -> Mapping[str, str]:
-    task = {"type": "worker", "index": place}
+def _surroundings(addresses: Sequence[str], index: int) -> Mapping[str, str]:
+    task = {"type": "worker", "index": index}
     config = json.dumps({"cluster": {"worker": list(addresses)}, "task": task})
     # A device is one core; messages need a thread besides.
     threads = {"TF_NUM_INTRAOP_THREADS": "1", "TF_NUM_INTEROP_THREADS": "2"}

@@ -39,8 +39,10 @@ def of(
             for number, size in enumerate(measures.sizes)
         ),
         variables={
-            key: costs.VariableCosts(_bytes(one), _bytes(one) * one.trainable, slots.get(key, 0))
-            for key, one in model.variables.items()
+            key: costs.VariableCosts(
+                _bytes(variable), _bytes(variable) * variable.trainable, slots.get(key, 0)
+            )
+            for key, variable in model.variables.items()
         },
         fixed_slots=fixed_slots,
         copies=copies,
@@ -54,19 +56,19 @@ class _Measures:
         self._shapes = [_shape(model, number, length) for number in range(len(model.tensors))]
         """Of each tensor for one row of the batch."""
         self.sizes = [
-            one.rows * math.prod(shape) * graph.itemsize(one.dtype)
-            for one, shape in zip(model.tensors, self._shapes, strict=True)
+            graph_tensor.rows * math.prod(shape) * graph.itemsize(graph_tensor.dtype)
+            for graph_tensor, shape in zip(model.tensors, self._shapes, strict=True)
         ]
         """Bytes of each for one example."""
         self.gradients = graph.with_gradient(model)
         """The tensors that a gradient comes back to."""
-        self.ends = {one.tensor for one in model.outputs}
+        self.ends = {tensor_of_output.tensor for tensor_of_output in model.outputs}
 
     def cost(self, node: graph.Node) -> costs.NodeCost:
         """That of a node."""
-        forms = [self._shapes[one] for one in node.operands]
-        outputs = [self._shapes[one] for one in node.outputs]
-        moved = sum(self.sizes[one] for one in (*node.inputs, *node.outputs))
+        forms = [self._shapes[number] for number in node.operands]
+        outputs = [self._shapes[number] for number in node.outputs]
+        moved = sum(self.sizes[number] for number in (*node.inputs, *node.outputs))
         variables = [self._model.variables[key] for key in node.variables]
         first = self._model.tensors[node.outputs[0]]
         rows, width = first.rows, graph.itemsize(first.dtype)
@@ -75,15 +77,15 @@ class _Measures:
             inner = rows * activation_memory.inner(node, forms, outputs, width)
             working = rows * width * activation_memory.working(node, forms, outputs)
         # The loss keeps as much of an output as the output has.
-        inner += sum(self.sizes[one] for one in node.outputs if one in self.ends)
-        trained = sum(_bytes(one) for one in variables if one.trainable)
+        inner += sum(self.sizes[number] for number in node.outputs if number in self.ends)
+        trained = sum(_bytes(variable) for variable in variables if variable.trainable)
         return costs.NodeCost(
             flops=rows * flops.of(node, forms, outputs),
             tensor_bytes=moved,
             weight_bytes=sum(map(_bytes, variables)),
             gradient_bytes=0.0 if isinstance(node.calls, keras.layers.Embedding) else trained,
-            backward=float(any(one in self.gradients for one in node.operands))
-            + any(one.trainable for one in variables),
+            backward=float(any(number in self.gradients for number in node.operands))
+            + any(variable.trainable for variable in variables),
             inner_bytes=inner,
             working_bytes=moved + working,
         )
@@ -95,21 +97,23 @@ def _bytes(variable: Any) -> int:
 
 def _colocated(model: graph.Graph) -> frozenset[tuple[int, ...]]:
     readers: dict[str, list[int]] = {key: [] for key in recording.gathered(model)}
-    for place, node in enumerate(model.nodes):
+    for index, node in enumerate(model.nodes):
         for key in readers.keys() & set(node.variables):
-            readers[key].append(place)
-    return frozenset(tuple(one) for one in readers.values() if len(one) > 1)
+            readers[key].append(index)
+    return frozenset(
+        tuple(readers_of_key) for readers_of_key in readers.values() if len(readers_of_key) > 1
+    )
 
 
 def _shape(model: graph.Graph, number: int, length: int | None) -> tuple[int, ...]:
     """The shape of a tensor for one row of the batch, without that dimension."""
-    known = model.tensors[number]
-    inner = [size for place, size in enumerate(known.shape) if place != known.batch]
+    graph_tensor = model.tensors[number]
+    inner = [size for index, size in enumerate(graph_tensor.shape) if index != graph_tensor.batch]
     if None in inner and length is None:
-        makers = (one.name for one in model.nodes if number in one.outputs)
+        makers = (node.name for node in model.nodes if number in node.outputs)
         name = model.input_names[number] if number in model.inputs else next(makers, number)
         raise errors.BadConfigurationError(
-            f"The tensor {name} has the shape {known.shape}, of which only the data tells more "
-            "than the batch: say how long it is with --length."
+            f"The tensor {name} has the shape {graph_tensor.shape}, of which only the data tells "
+            "more than the batch: say how long it is with --length."
         )
     return tuple(length or 1 if size is None else size for size in inner)

@@ -33,16 +33,21 @@ class MemoryOfVariables:
         for places, shares in _by_blocks(subject, shardings, block_of).items():
             has = stages_with(membership, places)
             total = np.zeros(5)
-            for one, share in shares:
-                changed = one.gradients if one.slots else 0
-                each = (one.parameters, one.gradients, one.slots, changed * subject.costs.copies)
-                total[:4] += share * np.array(each)
-                total[4] += one.gradients > 0
+            for variable, share in shares:
+                changed = variable.gradients if variable.slots else 0
+                bytes_by_part = (
+                    variable.parameters,
+                    variable.gradients,
+                    variable.slots,
+                    changed * subject.costs.copies,
+                )
+                total[:4] += share * np.array(bytes_by_part)
+                total[4] += variable.gradients > 0
             if len(places) == 1:
                 alone[:, places[0]] = total
             else:
                 sums[:5] += has * total[:, None, None]
-            largest = max(one.gradients * share for one, share in shares)
+            largest = max(variable.gradients * share for variable, share in shares)
             sums[5] = np.maximum(sums[5], has * largest)
         # Those that one block reads, which are most, at once.
         sums[:5] += ((1 - membership) * alone[:, None, :]) @ membership.T
@@ -64,9 +69,9 @@ def _by_blocks(
     """Variables and a rank's share of each, by the blocks that read them."""
     readers: dict[str, set[int]] = {}
     shares: dict[str, float] = {}
-    for place, (node, sharding) in enumerate(zip(subject.model.nodes, shardings, strict=True)):
+    for index, (node, sharding) in enumerate(zip(subject.model.nodes, shardings, strict=True)):
         for key in node.variables:
-            readers.setdefault(key, set()).add(block_of[place])
+            readers.setdefault(key, set()).add(block_of[index])
             shares[key] = min(shares.get(key, 1.0), sharding.variables.get(key, 1.0))
     grouped: dict[tuple[int, ...], list[tuple[costs.VariableCosts, float]]] = {}
     for key, places in readers.items():

@@ -87,11 +87,14 @@ def subject(
     state_bytes, fixed = (
         ({}, 0) if optimizer is None else optimizer_state(optimizer, model.variables)
     )
-    known = model_costs.of(model, state_bytes, fixed, length, optimizer_copies(optimizer))
+    model_costs_known = model_costs.of(
+        model, state_bytes, fixed, length, optimizer_copies(optimizer)
+    )
     return costs.Subject(
         model=model,
-        costs=known,
-        times=measured or [costs.estimated(one, cluster.device) for one in known.nodes],
+        costs=model_costs_known,
+        times=measured
+        or [costs.estimated(node_costs, cluster.device) for node_costs in model_costs_known.nodes],
         cluster=cluster,
         shardings_of=shardings_of(model, optimizer),
         measured=measured is not None,
@@ -100,11 +103,11 @@ def subject(
 
 def optimizer_state(optimizer: Any, variables: Mapping[str, Any]) -> tuple[dict[str, int], int]:
     """Count the bytes of an optimizer like this: by trained variable, and those of none."""
-    trained = {key: one for key, one in variables.items() if one.trainable}
+    trained = {key: variable for key, variable in variables.items() if variable.trainable}
     by_name = isinstance(optimizer, keras.optimizers.Muon)  # it goes by the names of weights
     kinds = {
-        key: (len(one.shape), one.dtype, one.path if by_name else "")
-        for key, one in trained.items()
+        key: (len(variable.shape), variable.dtype, variable.path if by_name else "")
+        for key, variable in trained.items()
     }
     like = {kind: key for key, kind in kinds.items()}
     fixed = 0
@@ -116,10 +119,10 @@ def optimizer_state(optimizer: Any, variables: Mapping[str, Any]) -> tuple[dict[
             slots_like[slot.weight].append(slot)
     return {
         key: sum(
-            math.prod(one.shape[axis] for axis in slot.axes) * graph.itemsize(slot.dtype)
+            math.prod(variable.shape[axis] for axis in slot.axes) * graph.itemsize(slot.dtype)
             for slot in slots_like[like[kinds[key]]]
         )
-        for key, one in trained.items()
+        for key, variable in trained.items()
     }, fixed
 
 
@@ -164,8 +167,8 @@ def _sharding(assigned: assignment.Assignment, choice: assignment.Choice) -> cos
         compute=math.prod(1 / degrees.get(axis, 1) for axis in set[shape.Axis]().union(*divided)),
         kept=max(
             (
-                _share(tensor_layout, model.tensors[one].shape)
-                for one, tensor_layout in choice.split.gives.items()
+                _share(tensor_layout, model.tensors[number].shape)
+                for number, tensor_layout in choice.split.gives.items()
             ),
             default=1.0,
         ),
@@ -189,6 +192,8 @@ def _sent(
     choice: assignment.Choice, work: schedule.Pass, degrees: Mapping[shape.Axis, int]
 ) -> tuple[int, float]:
     """How many messages a rank sends, and the bytes of an example in them."""
-    costs = [(one, degrees.get(one.axis, 1)) for one in choice.costs if one.work is work]
-    messages = sum(one.messages(ranks) for one, ranks in costs)
-    return messages, sum(one.sent(1, ranks) for one, ranks in costs)
+    costs = [
+        (traffic, degrees.get(traffic.axis, 1)) for traffic in choice.costs if traffic.work is work
+    ]
+    messages = sum(traffic.messages(ranks) for traffic, ranks in costs)
+    return messages, sum(traffic.sent(1, ranks) for traffic, ranks in costs)

@@ -12,19 +12,19 @@ from tfparallel_trainer.engines.split.planning import cost_tables, costs, hardwa
 
 
 def predict(
-    known: cost_tables.Tables, path: Sequence[int], setting: search_space.Setting
+    tables: cost_tables.Tables, path: Sequence[int], setting: search_space.Setting
 ) -> plan.Plan:
     """Run a step in thought, for a path as `cuts.best` gives it; reasons are left open."""
-    model, cluster = known.subject.model, known.subject.cluster
+    model, cluster = tables.subject.model, tables.subject.cluster
     pairs = list(itertools.pairwise(path))
-    parts = [known.nodes(*pair) for pair in pairs]
+    parts = [tables.nodes(*pair) for pair in pairs]
     order = tuple(itertools.chain.from_iterable(parts))
     ends = tuple(itertools.accumulate(map(len, parts[:-1])))
-    ordered = dataclasses.replace(model, nodes=tuple(model.nodes[place] for place in order))
+    ordered = dataclasses.replace(model, nodes=tuple(model.nodes[index] for index in order))
     model_stages = cutting.cut(ordered, ends)
-    works = [dict(zip(schedule.Pass, known.seconds(part, setting), strict=True)) for part in parts]
+    works = [dict(zip(schedule.Pass, tables.seconds(part, setting), strict=True)) for part in parts]
     sent = itertools.chain.from_iterable(stage.sent for stage in model_stages)
-    messages = {one: _message_seconds(known, setting, one) for one in sent}
+    messages = {transfer: _message_seconds(tables, setting, transfer) for transfer in sent}
 
     def seconds(stage: int, step: programs.Step) -> float:
         if isinstance(step, schedule.Action):
@@ -38,25 +38,25 @@ def predict(
         ordered, model_stages, setting.microbatches, search_space.ORDERS[setting.order]
     )
     spans = timeline(programs.lists(pipeline), seconds)
-    sums = known.sums(setting)
+    sums = tables.sums(setting)
     ended = [
-        max(one.end for one in spans if one.stage == stage) + float(sums[pair])
+        max(span.end for span in spans if span.stage == stage) + float(sums[pair])
         for stage, pair in enumerate(pairs)
     ]
-    stages = tuple(map(functools.partial(_stage, known, setting), model_stages, pairs))
+    stages = tuple(map(functools.partial(_stage, tables, setting), model_stages, pairs))
     return plan.Plan(
         mesh=setting.axes,
         microbatches=setting.microbatches,
         schedule=setting.order,
         batch=setting.batch,
         memory=cluster.device.memory,
-        measured=known.subject.measured,
+        measured=tables.subject.measured,
         order=order,
         ends=ends,
         stages=stages,
         ranks=plan.ranks(setting.axes, cluster.devices),
         # No stage changes a weight before all know that all gradients are finite.
-        step_seconds=max(ended) + max(float(known.applies[pair]) for pair in pairs),
+        step_seconds=max(ended) + max(float(tables.applies[pair]) for pair in pairs),
         bubble=plan.bubble(spans, len(stages)),
         message_share=plan.message_share(spans, len(stages)),
         spans=spans,
@@ -66,23 +66,23 @@ def predict(
 
 
 def _stage(
-    known: cost_tables.Tables,
+    tables: cost_tables.Tables,
     setting: search_space.Setting,
     stage: cutting.ModelStage,
     pair: tuple[int, int],
 ) -> plan.Stage:
     """Of a stage between two downsets."""
-    part = known.nodes(*pair)
-    sharded = zip(stage.nodes, (known.shardings[place] for place in part), strict=True)
-    forward, backward = known.seconds(part, setting)
+    part = tables.nodes(*pair)
+    sharded = zip(stage.nodes, (tables.shardings[index] for index in part), strict=True)
+    forward, backward = tables.seconds(part, setting)
     message = sum(
-        _message_seconds(known, setting, one) * known.directions(one.tensor)
-        for one in (*stage.received, *stage.sent)
+        _message_seconds(tables, setting, transfer) * tables.directions(transfer.tensor)
+        for transfer in (*stage.received, *stage.sent)
     )
-    gradients = [one for one in stage.received if known.directions(one.tensor) > 1]
-    sent = [known.message_bytes(one.tensor) for one in (*stage.sent, *gradients)]
-    update = float(known.sums(setting)[pair]) + float(known.applies[pair])
-    holds = known.memory(setting, stage.index)
+    gradients = [transfer for transfer in stage.received if tables.directions(transfer.tensor) > 1]
+    sent = [tables.message_bytes(transfer.tensor) for transfer in (*stage.sent, *gradients)]
+    update = float(tables.sums(setting)[pair]) + float(tables.applies[pair])
+    holds = tables.memory(setting, stage.index)
     return plan.Stage(
         nodes=tuple(node.name for node in stage.nodes),
         split={
@@ -90,7 +90,9 @@ def _stage(
             for node, sharding in sharded
             if sharding is not costs.REPLICATED
         },
-        holds=plan.Bytes(**{name: round(float(one[pair])) for name, one in holds.items()}),
+        holds=plan.Bytes(
+            **{name: round(float(bytes_by_stage[pair])) for name, bytes_by_stage in holds.items()}
+        ),
         held_microbatches=setting.held_microbatches(stage.index),
         forward_seconds=forward,
         backward_seconds=backward,
@@ -102,27 +104,27 @@ def _stage(
 
 
 def _message_seconds(
-    known: cost_tables.Tables, setting: search_space.Setting, one: cutting.Transfer
+    tables: cost_tables.Tables, setting: search_space.Setting, transfer: cutting.Transfer
 ) -> float:
-    cluster = known.subject.cluster
-    link = hardware.link_between(setting.mesh, cluster, one.source, one.target)
-    return link.message(known.message_bytes(one.tensor) * setting.examples)
+    cluster = tables.subject.cluster
+    link = hardware.link_between(setting.mesh, cluster, transfer.source, transfer.target)
+    return link.message(tables.message_bytes(transfer.tensor) * setting.examples)
 
 
 def timeline(
     lists: Mapping[int, Sequence[programs.Step]], seconds: Callable[[int, programs.Step], float]
 ) -> tuple[plan.Span, ...]:
     """Let every stage do its list; a rendezvous takes all of its stages as long as the first."""
-    place = dict.fromkeys(lists, 0)
+    position = dict.fromkeys(lists, 0)
     clock = dict.fromkeys(lists, 0.0)
     at: dict[int, programs.Step] = {}
     ready = collections.deque(lists)
     spans: list[plan.Span] = []
     while ready:
         stage = ready.popleft()
-        if place[stage] == len(lists[stage]):
+        if position[stage] == len(lists[stage]):
             continue
-        step = at[stage] = lists[stage][place[stage]]
+        step = at[stage] = lists[stage][position[stage]]
         participants = (stage,) if isinstance(step, schedule.Action) else step.ranks
         if any(at.get(participant) != step for participant in participants):
             continue
@@ -132,7 +134,7 @@ def timeline(
             spans.append(_span(participant, step, begin, end))
             clock[participant] = end
             del at[participant]
-            place[participant] += 1
+            position[participant] += 1
             ready.append(participant)
     return tuple(sorted(spans, key=lambda span: (span.stage, span.begin, span.end)))
 

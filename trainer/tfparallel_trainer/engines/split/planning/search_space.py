@@ -91,29 +91,31 @@ def _mesh(degrees: Mapping[str, int], ranks: int) -> shape.Mesh:
         raise errors.BadConfigurationError(
             f"mesh.{left[0]} and mesh.{left[1]} are both -1: only one can be what is left."
         )
-    known = shape.Mesh(**{name: degree for name, degree in degrees.items() if degree != -1})
-    rest, beyond = divmod(ranks, known.size)
-    if beyond or (not left and rest != 1):
+    degrees_of_mesh = shape.Mesh(
+        **{name: degree for name, degree in degrees.items() if degree != -1}
+    )
+    remainder, beyond = divmod(ranks, degrees_of_mesh.size)
+    if beyond or (not left and remainder != 1):
         written = " x ".join(f"{name} {degree}" for name, degree in degrees.items())
         raise errors.BadConfigurationError(
             f"The mesh ({written}) does not fit {ranks} devices: the product of its axes has to be "
             f"{ranks}{', or to divide it' if left else ', or one axis -1'}."
         )
-    return dataclasses.replace(known, **dict.fromkeys(left, rest))
+    return dataclasses.replace(degrees_of_mesh, **dict.fromkeys(left, remainder))
 
 
 def _meshes(ranks: int) -> Iterator[shape.Mesh]:
-    divisors = [one for one in range(1, ranks + 1) if ranks % one == 0]
+    divisors = [size for size in range(1, ranks + 1) if ranks % size == 0]
     for data, stage, spatial in itertools.product(divisors, repeat=3):
-        tensor, rest = divmod(ranks, data * stage * spatial)
-        if tensor and not rest:
+        tensor, remainder = divmod(ranks, data * stage * spatial)
+        if tensor and not remainder:
             yield shape.Mesh(data=data, stage=stage, spatial=spatial, tensor=tensor)
 
 
 def _microbatches(mesh: shape.Mesh, constraints: Constraints) -> list[int]:
     """The numbers of microbatches to look at: powers of two that divide the batch of a replica."""
-    replica_batch, rest = divmod(constraints.batch, mesh.data)
-    if rest:
+    replica_batch, remainder = divmod(constraints.batch, mesh.data)
+    if remainder:
         return []
     if constraints.microbatches is not None:
         return [] if replica_batch % constraints.microbatches else [constraints.microbatches]

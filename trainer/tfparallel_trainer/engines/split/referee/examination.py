@@ -107,7 +107,9 @@ class SplitReferee:
     def _require_memory(self) -> None:
         """Find whether the first process has the whole model, and all may bring it together."""
         weights = self._ranks.partition.model.variables.values()
-        self._agree(single_process.find_obstacle(sum(math.prod(one.shape) for one in weights)))
+        self._agree(
+            single_process.find_obstacle(sum(math.prod(variable.shape) for variable in weights))
+        )
 
         def build() -> None:
             self._judge = self._build()
@@ -175,7 +177,7 @@ class SplitReferee:
             )
         except errors.VerificationError as error:
             return {"fault": str(error)}
-        pairs = {kind.value: (one.value, one.limit) for kind, one in differences.items()}
+        pairs = {kind.value: (value.value, value.limit) for kind, value in differences.items()}
         return {"fault": "", "differences": pairs}
 
     def _required_judge(self) -> judgement.Judge:
@@ -206,7 +208,10 @@ class SplitReferee:
         """End the job if ranks have other values of a variable outside the model."""
         closures = [rank.head.closures for rank in self._ranks.local]
         projected = np.array(
-            [[comparison.projections(plain.value_of(one)) for one in each] for each in closures]
+            [
+                [comparison.projections(plain.value_of(closure)) for closure in closures_of_rank]
+                for closures_of_rank in closures
+            ]
         )
         if not projected.size:
             return
@@ -217,7 +222,7 @@ class SplitReferee:
         relative = comparison.relative(apart, comparison.norms(first))
         differing = np.flatnonzero(relative > self._trials.limit)
         if len(differing):
-            named = [observations.outside(closures[0][place].path) for place in differing.tolist()]
+            named = [observations.outside(closures[0][index].path) for index in differing.tolist()]
             raise findings.error(findings.Fault.STATE, step, named, float(relative.max()))
 
     def _led(self, compute: Callable[[], Any]) -> Any:

@@ -22,16 +22,16 @@ class StateGathering:
         self._state = state
         variables = local_ranks.partition.model.variables
         self.trained = [
-            key for key, one in variables.items() if one.trainable and key in state.wholes
+            key for key, variable in variables.items() if variable.trainable and key in state.wholes
         ]
         """Keys of the weights that have gradients."""
 
     def state(self) -> dict[str, comparison.Array]:
         """The weights and the optimizer's state as a checkpoint would have them."""
         wholes = self._zeros(self._state.wholes)
-        for key, one in self._state.each():
-            if one.writes:
-                wholes[key][one.box.slices] = plain.value_of(one.variable)
+        for key, entry in self._state.each():
+            if entry.writes:
+                wholes[key][entry.box.slices] = plain.value_of(entry.variable)
         return self._combined(wholes)
 
     def deviations(self, following: frozenset[str]) -> dict[str, float]:
@@ -44,14 +44,14 @@ class StateGathering:
         rows = {key: row for row, key in enumerate(keys)}
         table = np.zeros((len(keys), self._ranks.partition.mesh.size, 2 + comparison.PROJECTIONS))
         for rank, share in zip(self._ranks.local, self._state.shares, strict=True):
-            for key, one in share.items():
+            for key, entry in share.items():
                 if key in rows:
-                    place = 1 + zlib.crc32(repr(one.box).encode())
-                    projected = comparison.projections(plain.value_of(one.variable))
-                    table[rows[key], rank.index] = [place, one.writes, *projected]
+                    box_key = 1 + zlib.crc32(repr(entry.box).encode())
+                    projected = comparison.projections(plain.value_of(entry.variable))
+                    table[rows[key], rank.index] = [box_key, entry.writes, *projected]
         total = self._ranks.combine(table.reshape(-1)).reshape(table.shape)
         deviations = {key: _deviation(total[row]) for key, row in rows.items()}
-        return {key: one for key, one in deviations.items() if one is not None}
+        return {key: entry for key, entry in deviations.items() if entry is not None}
 
     def gradients(self, of_ranks: Sequence[Sequence[Any]]) -> dict[str, comparison.Array]:
         """The gradients of the whole model, from those of each rank of this process."""
@@ -69,61 +69,65 @@ class StateGathering:
         """
         speakers = {rank.data for rank in self._ranks.local if _speaks(rank)}
         local = {
-            place: list(map(np.asarray, nest.leaves(part)))
-            for place, part in parts.items()
-            if place in speakers
+            data_index: list(map(np.asarray, nest.leaves(part)))
+            for data_index, part in parts.items()
+            if data_index in speakers
         }
         specs = nest.leaves(spec)
         widths = self._widths(local, len(shares), specs)
         rows = np.cumsum([0, *shares])
         contents = [
-            np.zeros((rows[-1], *one.shape[1:], width), np.uint8)
-            for one, width in zip(specs, widths, strict=True)
+            np.zeros((rows[-1], *spec.shape[1:], width), np.uint8)
+            for spec, width in zip(specs, widths, strict=True)
         ]
-        for place, leaves in local.items():
+        for data_index, leaves in local.items():
             for content, leaf, width in zip(contents, leaves, widths, strict=True):
-                content[rows[place] : rows[place + 1]] = _bytes_of(leaf, width)
-        flat = np.concatenate([one.reshape(-1) for one in contents]).astype(np.float64)
+                content[rows[data_index] : rows[data_index + 1]] = _bytes_of(leaf, width)
+        flat = np.concatenate([content.reshape(-1) for content in contents]).astype(np.float64)
         combined = self._ranks.combine(flat).astype(np.uint8)
-        ends = np.cumsum([one.size for one in contents])[:-1]
+        ends = np.cumsum([content.size for content in contents])[:-1]
         tensors = [
-            _tensor_of(part.reshape(one.shape), kind)
-            for part, one, kind in zip(np.split(combined, ends), contents, specs, strict=True)
+            _tensor_of(part.reshape(content.shape), kind)
+            for part, content, kind in zip(np.split(combined, ends), contents, specs, strict=True)
         ]
         return nest.packed(spec, tensors)
 
     def _widths(self, local: Mapping[int, Any], places: int, specs: Sequence[Any]) -> list[int]:
         """How many bytes each leaf has for an element; of texts, the longest one."""
         longest = np.zeros((places, len(specs)))
-        for place, leaves in local.items():
-            for number, (leaf, one) in enumerate(zip(leaves, specs, strict=True)):
-                if one.dtype == tf.string:
-                    longest[place, number] = max((len(text) for text in _texts(leaf)), default=0)
+        for data_index, leaves in local.items():
+            for number, (leaf, spec) in enumerate(zip(leaves, specs, strict=True)):
+                if spec.dtype == tf.string:
+                    longest[data_index, number] = max(
+                        (len(text) for text in _texts(leaf)), default=0
+                    )
         combined = self._ranks.combine(longest.reshape(-1)).reshape(longest.shape).max(0)
         return [
-            max(int(width), 1) if one.dtype == tf.string else one.dtype.size
-            for one, width in zip(specs, combined, strict=True)
+            max(int(width), 1) if spec.dtype == tf.string else spec.dtype.size
+            for spec, width in zip(specs, combined, strict=True)
         ]
 
     def _zeros(self, keys: Any) -> dict[str, comparison.Array]:
         return {key: np.zeros(self._state.wholes[key].shape) for key in sorted(keys)}
 
     def _combined(self, wholes: Mapping[str, comparison.Array]) -> dict[str, comparison.Array]:
-        flat = np.concatenate([np.zeros(0), *(one.reshape(-1) for one in wholes.values())])
-        ends = np.cumsum([one.size for one in wholes.values()])
+        flat = np.concatenate(
+            [np.zeros(0), *(full_value.reshape(-1) for full_value in wholes.values())]
+        )
+        ends = np.cumsum([full_value.size for full_value in wholes.values()])
         parts = np.split(self._ranks.combine(flat), ends)
         pairs = zip(wholes.items(), parts, strict=False)  # behind the last end is nothing
-        return {key: part.reshape(one.shape) for (key, one), part in pairs}
+        return {key: part.reshape(full_value.shape) for (key, full_value), part in pairs}
 
     def _add(
         self, whole: comparison.Array, rank: rank_model.RankModel, key: str, gradient: Any
     ) -> None:
-        place = shard.box(rank.parts.get(key, ()), whole.shape).slices
+        slices = shard.box(rank.parts.get(key, ()), whole.shape).slices
         if isinstance(gradient, (tuple, list)):
             values, rows = gradient
-            np.add.at(whole[place], rows.numpy(), np.asarray(values, np.float64))
+            np.add.at(whole[slices], rows.numpy(), np.asarray(values, np.float64))
         else:
-            whole[place] += np.asarray(gradient, np.float64)
+            whole[slices] += np.asarray(gradient, np.float64)
 
 
 def _deviation(table: Any) -> float | None:
@@ -134,18 +138,18 @@ def _deviation(table: Any) -> float | None:
         return None
     sources = dict(zip(places[writes], projected[writes], strict=True))
     with np.errstate(all="ignore"):  # infinities
-        apart = projected - np.array([sources[place] for place in places])
+        apart = projected - np.array([sources[box_key] for box_key in places])
     norms = comparison.norms(apart), comparison.norms(projected[writes])
     return float(comparison.relative(*map(np.linalg.norm, norms)))
 
 
 def _speaks(rank: rank_model.RankModel) -> bool:
     """Whether it brings the examples of its place along the data axis."""
-    return rank.is_first and not rank.place[shape.Axis.STAGE]
+    return rank.is_first and not rank.coordinates[shape.Axis.STAGE]
 
 
 def _texts(leaf: Any) -> list[bytes]:
-    return [one if isinstance(one, bytes) else str(one).encode() for one in leaf.reshape(-1)]
+    return [text if isinstance(text, bytes) else str(text).encode() for text in leaf.reshape(-1)]
 
 
 def _bytes_of(leaf: Any, width: int) -> Any:

@@ -55,9 +55,9 @@ def judge(
     if isinstance(alone, str):
         raise UnfitError(alone)
     weights = keys.of_weights(alone.model)
-    by_id = {id(one): key for key, one in weights.items()}
+    by_id = {id(variable): key for key, variable in weights.items()}
     (phase,) = alone.computations
-    trained = {by_id[id(one)]: one for one in phase.variables}
+    trained = {by_id[id(variable)]: variable for variable in phase.variables}
     optimizer = alone.optimizer
     of_optimizer = zip(slots.of(optimizer, trained), optimizer.variables, strict=True)
     variables = {**weights, **{named[slot]: variable for slot, variable in of_optimizer}}

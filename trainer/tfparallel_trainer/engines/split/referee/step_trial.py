@@ -65,12 +65,16 @@ class Trials:
         """Layers that normalise by what each rank has in a microbatch."""
         self._normalises = bool(self._following or synchrony.among(layers))
         """Whether layers normalise by a microbatch, that of one rank or those of all."""
-        ids = {id(one) for layer in self._following for one in layer.non_trainable_weights}
+        ids = {
+            id(variable) for layer in self._following for variable in layer.non_trainable_weights
+        }
         variables = local_ranks.partition.model.variables
-        self.following = frozenset(key for key, one in variables.items() if id(one) in ids)
+        self.following = frozenset(
+            key for key, variable in variables.items() if id(variable) in ids
+        )
         """Keys of the statistics that follow each place's own examples."""
-        types = (tf.as_dtype(one.dtype).name for one in variables.values())
-        self.limit = max(comparison.LIMITS.get(one, 0.0) for one in types)
+        types = (tf.as_dtype(variable.dtype).name for variable in variables.values())
+        self.limit = max(comparison.LIMITS.get(kind_name, 0.0) for kind_name in types)
         """Within which copies of a variable are the same."""
         self._divided = self._divide(local_ranks.partition)
 
@@ -118,9 +122,12 @@ class Trials:
     @contextlib.contextmanager
     def restored(self) -> Iterator[None]:
         """Restore all that training has, after the body."""
-        handles = [one.variable.value.handle for _, one in self._state.each()]
+        handles = [entry.variable.value.handle for _, entry in self._state.each()]
         for rank in self._ranks.local:
-            handles += [one.value.handle for one in rank.head.model.metrics_variables]
+            handles += [
+                metric_variable.value.handle
+                for metric_variable in rank.head.model.metrics_variables
+            ]
         for function in self._traced.values():
             handles += snapshots.handles_of(function)
         before = snapshots.Snapshot(handles)
@@ -131,10 +138,10 @@ class Trials:
 
     def assign(self, wholes: plain.Wholes, keys: Sequence[str]) -> None:
         """Give the ranks their parts of some variables."""
-        for key, one in self._state.each():
+        for key, entry in self._state.each():
             if key in keys:
-                kind = tf.as_dtype(one.variable.dtype).as_numpy_dtype
-                one.variable.assign(wholes[key][one.box.slices].astype(kind))
+                kind = tf.as_dtype(entry.variable.dtype).as_numpy_dtype
+                entry.variable.assign(wholes[key][entry.box.slices].astype(kind))
 
     def run(self, sample: TrialSample, before: plain.Wholes) -> plain.Outcome:
         """Make the step from the state as it is, which `before` has; changes it."""
@@ -143,8 +150,8 @@ class Trials:
         rows = np.cumsum([0, *sample.shares])
         places = {rank.data for rank in self._ranks.local if sample.shares[rank.data]}
         parts = {
-            place: batching.rows(sample.whole, range(rows[place], rows[place + 1]))
-            for place in sorted(places)
+            data_index: batching.rows(sample.whole, range(rows[data_index], rows[data_index + 1]))
+            for data_index in sorted(places)
         }
         loss, gradients = self._traced[sample.shares](tf.constant(sample.step, tf.int64), parts)
         total = self.gathering.gradients(gradients)
@@ -152,7 +159,7 @@ class Trials:
         return plain.Outcome(
             loss=float(loss),
             gradients=total,
-            changes={key: one - before[key] for key, one in after.items()},
+            changes={key: change - before[key] for key, change in after.items()},
             metrics=self._ranks.metrics(),
         )
 

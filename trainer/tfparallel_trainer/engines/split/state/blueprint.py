@@ -59,11 +59,14 @@ def draw(module: user.Module, seed: int) -> Blueprint:
     model = skeleton.build(module, seed)
     skeleton.compile_model(module, model)
     weights = keys.of_weights(model)
-    by_id = {id(one): key for key, one in weights.items()}
-    trained = {by_id[id(one)]: one for one in model.trainable_variables}
+    by_id = {id(variable): key for key, variable in weights.items()}
+    trained = {by_id[id(variable)]: variable for variable in model.trainable_variables}
     named = slots.keys_of(slots.of(model.optimizer, trained))
     model.optimizer.build(slots.stand_ins(trained, "float64"))
-    wholes = {key: shard.FullVariable(tuple(one.shape), one.path) for key, one in weights.items()}
+    wholes = {
+        key: shard.FullVariable(tuple(variable.shape), variable.path)
+        for key, variable in weights.items()
+    }
     for slot, key in named.items():
         weight = None if slot.weight is None else trained[slot.weight]
         shape = () if weight is None else tuple(weight.shape[axis] for axis in slot.axes)

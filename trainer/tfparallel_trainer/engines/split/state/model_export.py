@@ -54,9 +54,9 @@ def save(
             durable.remove_drafts(written)
         try:
             index = files.read_index(checkpoint)
-            for key, one in drawn.counters.items():  # Keras writes them into the config, too
+            for key, counter in drawn.counters.items():  # Keras writes them into the config, too
                 blocks = files.blocks(checkpoint, index, key, shard.box((), ()))
-                shard.assign(one, ((box.slices, block) for box, block in blocks))
+                shard.assign(counter, ((box.slices, block) for box, block in blocks))
             with tempfile.TemporaryDirectory() as folder:
                 empty = pathlib.Path(folder) / path.name
                 archive.save(drawn.model, empty, drawn.weights)
@@ -79,7 +79,8 @@ def save_for_serving(
     Gives a sentence that says why not, where it does not fit. Raises as `export.storing` does.
     """
     needed = _COPIES * sum(
-        math.prod(one.shape) * tf.as_dtype(one.dtype).size for one in drawn.weights.values()
+        math.prod(variable.shape) * tf.as_dtype(variable.dtype).size
+        for variable in drawn.weights.values()
     )
     free = devices.free_bytes()
     if free < needed:
@@ -106,9 +107,9 @@ def _fill(
     averages = drawn.averages
 
     def content(key: str, dataset: h5py.Dataset) -> None:
-        taken = averages.get(key, key)
-        whole = shard.box((), index.arrays[taken].shape)
-        for box, block in files.blocks(checkpoint, index, taken, whole):
+        array_key = averages.get(key, key)
+        whole = shard.box((), index.arrays[array_key].shape)
+        for box, block in files.blocks(checkpoint, index, array_key, whole):
             dataset[box.slices] = block
 
     with archive.opened(empty) as source:

@@ -129,18 +129,18 @@ def load_weights(
     Its path, `trainer.initialWeights`, is relative to the folder or absolute. A file that is not
     there, or is of another model, is a BadConfigurationError.
     """
-    with tempfile.TemporaryDirectory() as place:
-        empty = pathlib.Path(place) / f"model{archive.WEIGHTS}"
+    with tempfile.TemporaryDirectory() as location:
+        empty = pathlib.Path(location) / f"model{archive.WEIGHTS}"
         archive.save(drawn.model, empty, drawn.weights)
         with archive.opened(empty) as file:
             places, here = archive.places(file, drawn.weights), initial_weights.shapes(file)
-    here |= {place: drawn.wholes[key].shape for place, key in places.items()}
-    datasets = {key: place for place, key in places.items()}
+    here |= {dataset: drawn.wholes[key].shape for dataset, key in places.items()}
+    datasets = {key: dataset for dataset, key in places.items()}
     with initial_weights.reading(weights_path, folder) as path, archive.opened(path) as file:
         initial_weights.compare(path, initial_weights.shapes(file), here)
-        for key, one in state.each():
+        for key, entry in state.each():
             if key in datasets:
-                shard.assign(one.variable, _blocks(file[datasets[key]], one.box))
+                shard.assign(entry.variable, _blocks(file[datasets[key]], entry.box))
 
 
 def _blocks(dataset: h5py.Dataset, box: shard.Box) -> Iterator[shard.Placed]:

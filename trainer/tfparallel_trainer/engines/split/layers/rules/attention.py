@@ -39,7 +39,10 @@ class HeadsRule(registry.Rule):
         both = {queries: cut.times(queries // keys), keys: cut}
         inner, output = _weights(layer)
         variables = call.shards(
-            *((one, layout.cut(len(one.shape), -2, both[one.shape[-2]])) for one in inner),
+            *(
+                (weight, layout.cut(len(weight.shape), -2, both[weight.shape[-2]]))
+                for weight in inner
+            ),
             (output, layout.cut(len(output.shape), 0, both[queries])),
         )
         gives = {call.result: call.whole(call.result)}
@@ -49,13 +52,13 @@ class HeadsRule(registry.Rule):
             gives[scores] = layout.cut(4, 1, both[queries])
         copy_costs = (
             cost
-            for one in call.node.operands
+            for number in call.node.operands
             for cost in call.sends(
                 communication.CollectiveKind.SUM,
                 _TENSOR,
-                call.backward(one),
-                tensors[one].shape,
-                tensors[one].dtype,
+                call.backward(number),
+                tensors[number].shape,
+                tensors[number].dtype,
             )
         )
         return registry.Split(
@@ -77,8 +80,8 @@ class HeadsRule(registry.Rule):
         if bias is not None:  # the sum has it once
             variables[local.key(bias)] = keras.ops.zeros_like(variables[local.key(bias)])
         tensors = dict(local.tensors)
-        for one in local.node.operands:
-            tensors[one] = adjoint.copy_to_group(group, tensors[one])
+        for number in local.node.operands:
+            tensors[number] = adjoint.copy_to_group(group, tensors[number])
         summand, *scores = local_layers.smaller(
             dataclasses.replace(local, tensors=tensors),
             dict(zip(self._names, local_heads, strict=True)),
@@ -101,8 +104,8 @@ class HeadsRule(registry.Rule):
         return [
             result,
             *(
-                adjoint.reshard(one, layout.whole(4), tensor_layout, local.groups)
-                for one, tensor_layout in zip(scores, layouts, strict=True)
+                adjoint.reshard(score, layout.whole(4), tensor_layout, local.groups)
+                for score, tensor_layout in zip(scores, layouts, strict=True)
             ),
         ]
 

@@ -42,8 +42,8 @@ def rules_of(node: graph.Node) -> Mapping[str, registry.Rule]:
         built_in = _of_layer(embedding.kind_of(kind))
     elif node.kind is graph.NodeKind.OPERATION:
         built_in = propagation.OPERATIONS.get(operations.name_of(node.calls), ())
-    for one in built_in:
-        rules.setdefault(one.sharding, one)
+    for rule in built_in:
+        rules.setdefault(rule.sharding, rule)
     return rules
 
 

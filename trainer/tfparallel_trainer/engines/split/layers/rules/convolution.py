@@ -61,8 +61,8 @@ def shard_filters(
 ) -> dict[str, registry.Shard]:
     """How kernels and bias lie when filters are divided; of a whole kernel ranks have summands."""
     variables: dict[str, registry.Shard] = {}
-    for one in kernels:
-        variables |= one.shard(call, one.filters, filters, summed)
+    for kernel in kernels:
+        variables |= kernel.shard(call, kernel.filters, filters, summed)
     return variables | call.shards((call.layer.bias, layout.cut(1, 0, filters)), summed=summed)
 
 
@@ -74,12 +74,12 @@ class _ConvolutionRule(registry.Rule):
 
     def _input(self, call: registry.Call, unit: int = 1) -> tuple[layout.Layout, layout.Cut]:
         """The input cut by channels, as it comes or cut again; `unit` channels stay together."""
-        place = _channels(call.layer)
-        cut = call.find_cut(call.first, place, _TENSOR)
-        if cut is None or any(one % unit for one in cut.sizes):
+        position = _channels(call.layer)
+        cut = call.find_cut(call.first, position, _TENSOR)
+        if cut is None or any(size % unit for size in cut.sizes):
             what = "channels" if unit == 1 else "groups"
-            cut = call.divide(what, call.dimensions(call.first)[place], _TENSOR, unit)
-        return call.whole(call.first).put(place, cut), cut
+            cut = call.divide(what, call.dimensions(call.first)[position], _TENSOR, unit)
+        return call.whole(call.first).put(position, cut), cut
 
     def _output(self, call: registry.Call, cut: layout.Cut) -> layout.Layout:
         if not operations.is_elementwise(call.layer.activation):
@@ -122,8 +122,8 @@ class ChannelsRule(_ConvolutionRule):
         _check_ungrouped(call.layer)
         input_layout, cut = self._input(call)
         variables: dict[str, registry.Shard] = {}
-        for one in self._kernels:
-            variables |= one.shard(call, one.channels, cut)
+        for kernel in self._kernels:
+            variables |= kernel.shard(call, kernel.channels, cut)
         return call.split(input_layout, None, variables, dense.reduce_cost(call))
 
     def compute(self, local: registry.Local) -> Sequence[Any]:
@@ -147,16 +147,16 @@ class GroupsRule(_ConvolutionRule):
     sharding = "groups"
 
     def split(self, call: registry.Call) -> registry.Split:
-        layer, place = call.layer, _channels(call.layer)
+        layer, position = call.layer, _channels(call.layer)
         dense.check(layer)
-        size = call.dimensions(call.first)[place]
+        size = call.dimensions(call.first)[position]
         groups = getattr(layer, "groups", size) or 1
         if groups == 1:
             raise registry.CannotSplitError("it has one group: split it by filters or channels")
         unit = (size or 1) // groups
         input_layout, cut = self._input(call, unit)
-        each = (call.dimensions(call.result)[place] or 1) // groups
-        filters = cut.over(unit).times(each)
+        filters_of_group = (call.dimensions(call.result)[position] or 1) // groups
+        filters = cut.over(unit).times(filters_of_group)
         (kernel,) = self._kernels
         if kernel.filters is None:
             variables = kernel.shard(call, kernel.channels, cut)
@@ -169,9 +169,9 @@ class GroupsRule(_ConvolutionRule):
         layer = local.layer
         config: dict[str, Any] = {"activation": None}
         if hasattr(layer, "filters") and self._kernels[0].filters is not None:
-            place = _channels(layer)
-            size = local.model.tensors[local.node.inputs[0]].shape[place]
-            share = local.first.shape[place] / (size or 1)
+            position = _channels(layer)
+            size = local.model.tensors[local.node.inputs[0]].shape[position]
+            share = local.first.shape[position] / (size or 1)
             config["groups"] = round(layer.groups * share)
             config["filters"] = round(layer.filters * share)
         (output,) = local_layers.smaller(local, config, local.variables)

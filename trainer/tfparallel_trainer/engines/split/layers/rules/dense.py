@@ -98,7 +98,7 @@ class EinsumColumnRule(ColumnRule):
                 "layer by row"
             )
         equation = _Equation.of(call)
-        letters = [one for one in equation.outputs if one not in equation.inputs]
+        letters = [letter for letter in equation.outputs if letter not in equation.inputs]
         letter, cut = equation.divide(call, letters)
         return call.split(
             gives=call.whole(call.result).put(equation.outputs[letter], cut),
@@ -113,9 +113,13 @@ class EinsumRowRule(RowRule):
     def split(self, call: registry.Call) -> registry.Split:
         check(call.layer)
         equation = _Equation.of(call)
-        summed = [one for one in equation.inputs if one not in equation.outputs]
-        comes = {one: call.find_cut(call.first, equation.inputs[one], _TENSOR) for one in summed}
-        letter, cut = equation.divide(call, [one for one in summed if comes[one]] or summed)
+        summed = [letter for letter in equation.inputs if letter not in equation.outputs]
+        comes = {
+            letter: call.find_cut(call.first, equation.inputs[letter], _TENSOR) for letter in summed
+        }
+        letter, cut = equation.divide(
+            call, [letter for letter in summed if comes[letter]] or summed
+        )
         cut = comes[letter] or cut
         return call.split(
             call.whole(call.first).put(equation.inputs[letter], cut),
@@ -140,8 +144,8 @@ class _Equation:
 
     @classmethod
     def of(cls, call: registry.Call) -> "_Equation":
-        inputs, rest = call.layer.equation.replace(" ", "").split(",")
-        kernel, outputs = rest.split("->")
+        inputs, kernel_and_outputs = call.layer.equation.replace(" ", "").split(",")
+        kernel, outputs = kernel_and_outputs.split("->")
         return cls(
             _places(inputs, len(call.dimensions(call.first))),
             _places(kernel, len(call.layer.kernel.shape)),
@@ -151,12 +155,12 @@ class _Equation:
     def divide(self, call: registry.Call, letters: Sequence[str]) -> tuple[str, layout.Cut]:
         """Divide the one of some letters along which the kernel has most rows."""
         dims = call.layer.kernel.shape
-        sizes = {one: dims[place] for one, place in self.kernel.items() if one in letters}
+        sizes = {letter: dims[index] for letter, index in self.kernel.items() if letter in letters}
         if not sizes:
             raise registry.CannotSplitError(
                 f"its equation {call.layer.equation} has no such letter: choose the other way"
             )
-        letter = max(sizes, key=lambda one: sizes[one])
+        letter = max(sizes, key=lambda letter: sizes[letter])
         return letter, call.divide(f"rows along {letter}", sizes[letter], _TENSOR)
 
     def variables(
@@ -169,8 +173,8 @@ class _Equation:
             return variables
         rank = len(bias.shape)
         if letter in call.layer.bias_axes:
-            place = self.outputs[letter] - len(call.dimensions(call.result))
-            return variables | call.shards((bias, layout.cut(rank, place, cut)))
+            position = self.outputs[letter] - len(call.dimensions(call.result))
+            return variables | call.shards((bias, layout.cut(rank, position, cut)))
         # Each rank adds the whole bias: to its part, or to the sum.
         partial = frozenset({_TENSOR}) if letter in self.outputs else frozenset()
         return variables | call.shards((bias, layout.whole(rank)), summed=partial)
@@ -178,8 +182,8 @@ class _Equation:
 
 def _places(letters: str, rank: int) -> dict[str, int]:
     front, _, behind = letters.partition("...")
-    places = {one: place for place, one in enumerate(front)}
-    return places | {one: rank - len(behind) + place for place, one in enumerate(behind)}
+    places = {letter: index for index, letter in enumerate(front)}
+    return places | {letter: rank - len(behind) + index for index, letter in enumerate(behind)}
 
 
 def _product(local: registry.Local, tensor: Any) -> Any:

@@ -124,7 +124,7 @@ def _product(local: registry.Local, states: Any) -> Any:
     layer = local.layer
     table = keras.ops.transpose(local.variables[local.key(layer.embeddings)])
     if layer.reverse_dtype is not None:
-        states, table = (keras.ops.cast(one, layer.reverse_dtype) for one in (states, table))
+        states, table = (keras.ops.cast(weight, layer.reverse_dtype) for weight in (states, table))
     return keras.ops.matmul(states, table)
 
 

@@ -38,9 +38,11 @@ class DataRule(registry.Rule):
                 "it draws random numbers or keeps a state: let dropout be 0 and stateful False, "
                 "or replicate the layer"
             )
-        tensors = [call.model.tensors[one] for one in (*node.inputs, *node.outputs)]
+        tensors = [call.model.tensors[number] for number in (*node.inputs, *node.outputs)]
         axes = [axis for axis in layout.AXES if call.ranks(axis) > 1]
-        if {(one.batch, one.rows) for one in tensors} != {(0, tensors[0].rows)} or not axes:
+        if {(graph_tensor.batch, graph_tensor.rows) for graph_tensor in tensors} != {
+            (0, tensors[0].rows)
+        } or not axes:
             raise registry.CannotSplitError(
                 "there is one rank, or something that it takes or gives does not begin with the "
                 "examples"
@@ -52,20 +54,20 @@ class DataRule(registry.Rule):
         groups = {axis: group for axis, group in local.groups.items() if group.size > 1}
         examples = local.tensors[node.inputs[0]].shape[0]
         batch = max(examples, math.prod(group.size for group in groups.values()))
-        shards = {one: _filled(tensor, batch) for one, tensor in local.tensors.items()}
+        shards = {number: _filled(tensor, batch) for number, tensor in local.tensors.items()}
         cuts: dict[shape.Axis, layout.Cut] = {}
         for axis, group in groups.items():
             cuts[axis] = layout.even(axis, batch, group.size)
             batch = cuts[axis].sizes[group.index]
             shards = {
-                one: adjoint.slice_to_group(group, part, 0, cuts[axis])
-                for one, part in shards.items()
+                number: adjoint.slice_to_group(group, part, 0, cuts[axis])
+                for number, part in shards.items()
             }
         part = interpreter.run_nodes(local.model, (node,), shards, local.variables, local.training)
-        outputs = [part.tensors[one] for one in node.outputs]
+        outputs = [part.tensors[number] for number in node.outputs]
         for axis, cut in reversed(cuts.items()):
-            outputs = [adjoint.gather(groups[axis], one, 0, cut) for one in outputs]
-        return [one[:examples] for one in outputs]
+            outputs = [adjoint.gather(groups[axis], output, 0, cut) for output in outputs]
+        return [output[:examples] for output in outputs]
 
 
 class LocalRowsRule(local_layers.LocalLayerRule):
@@ -112,16 +114,18 @@ RULES: registry.Rules = {
 def _costs(call: registry.Call, axes: Sequence[shape.Axis]) -> Iterator[communication.Traffic]:
     """Outputs are gathered on the way forward, and gradients of the inputs on the way back."""
     tensors = call.model.tensors
-    gathered = [(schedule.Pass.FORWARD, tensors[one]) for one in call.node.outputs]
-    gathered += [(work, tensors[one]) for one in call.node.inputs for work in call.backward(one)]
+    gathered = [(schedule.Pass.FORWARD, tensors[number]) for number in call.node.outputs]
+    gathered += [
+        (work, tensors[number]) for number in call.node.inputs for work in call.backward(number)
+    ]
     parts = 1
     for axis in axes:
         parts *= call.ranks(axis)
         for work, tensor in gathered:
-            for one in call.sends(
+            for traffic in call.sends(
                 communication.CollectiveKind.GATHER, axis, [work], tensor.shape, tensor.dtype
             ):
-                yield dataclasses.replace(one, parts=parts)
+                yield dataclasses.replace(traffic, parts=parts)
 
 
 def _filled(tensor: tf.Tensor, batch: int) -> tf.Tensor:

@@ -49,14 +49,18 @@ def smaller(
     with keras.StatelessScope(initialize_variables=False):
         layer = type(local.layer).from_config({**full_config, **config})
         arguments, keywords = keras.tree.map_structure(
-            lambda one: _placeholder(local, one.tensor) if isinstance(one, graph.Edge) else one,
+            lambda edge: _placeholder(local, edge.tensor) if isinstance(edge, graph.Edge) else edge,
             (local.node.arguments, dict(local.node.keywords)),
         )
         layer(*arguments, **keywords)
     node = dataclasses.replace(local.node, calls=layer)
-    keys = [key for one in local.layer.variables if (key := local.key(one)) in variables]
-    known = dict(zip(keys, layer.variables, strict=True))
-    model = dataclasses.replace(local.model, variables=known)
+    keys = [
+        key
+        for layer_variable in local.layer.variables
+        if (key := local.key(layer_variable)) in variables
+    ]
+    variables_by_key = dict(zip(keys, layer.variables, strict=True))
+    model = dataclasses.replace(local.model, variables=variables_by_key)
     return _run(local, model, node, {key: variables[key] for key in keys}, drawn)
 
 
@@ -78,7 +82,7 @@ def _run(
         # The seed that all ranks have goes on as in the unsplit layer.
         is_seed = seed and key.startswith(recording.SEED_PREFIX)
         local.changed[key] = value - seed_offset if is_seed else value
-    return [part.tensors[one] for one in node.outputs]
+    return [part.tensors[number] for number in node.outputs]
 
 
 def _seed_offset(local: registry.Local, tensor_layout: layout.Layout) -> int:

@@ -37,14 +37,14 @@ class LayerNormalizationRule(registry.Rule):
             raise registry.CannotSplitError("its input is whole, or it has rms_scaling")
         reduced = operations.axes(layer.axis, len(tensor_layout.cuts))
         axes = _axes(tensor_layout, reduced)
-        weight = layout.Layout(tuple(tensor_layout.cuts[place] for place in reduced))
+        weight = layout.Layout(tuple(tensor_layout.cuts[index] for index in reduced))
         variables = call.shards(
             *((getattr(layer, name), weight) for name in self._weights),
             summed=tensor_layout.axes.difference(axes),
         )
         dims = [
-            1 if place in reduced else size
-            for place, size in enumerate(tensor_layout.largest(call.dimensions(call.first)))
+            1 if index in reduced else size
+            for index, size in enumerate(tensor_layout.largest(call.dimensions(call.first)))
         ]
         costs = (cost for axis in axes for cost in _costs(call, axis, dims, self._sums))
         return call.split(tensor_layout, tensor_layout, variables, costs)
@@ -55,7 +55,7 @@ class LayerNormalizationRule(registry.Rule):
         values = tf.cast(local.first, _exact(layer))
         reduced = operations.axes(layer.axis, values.shape.rank)
         full_dims = local.model.tensors[local.node.inputs[0]].shape
-        count = math.prod(full_dims[place] or 1 for place in reduced)
+        count = math.prod(full_dims[index] or 1 for index in reduced)
 
         def mean(tensor: tf.Tensor) -> tf.Tensor:
             total = tf.reduce_sum(tensor, reduced, keepdims=True)
@@ -66,7 +66,7 @@ class LayerNormalizationRule(registry.Rule):
         if self._sums == 2:
             values = values - mean(values)
         normalised = values * tf.math.rsqrt(mean(tf.square(values)) + layer.epsilon)
-        dims = [size if place in reduced else 1 for place, size in enumerate(values.shape)]
+        dims = [size if index in reduced else 1 for index, size in enumerate(values.shape)]
         return [_scaled(local, normalised, self._weights, dims)]
 
 
@@ -79,15 +79,15 @@ class GroupNormalizationRule(registry.Rule):
         """Keep the cut of the channels when no border lies within a group."""
         layer, rank = call.layer, len(call.dimensions(call.first))
         dense.check(layer)
-        place = layer.axis % rank
-        cut = call.find_cut(call.first, place, shape.Axis.TENSOR)
+        position = layer.axis % rank
+        cut = call.find_cut(call.first, position, shape.Axis.TENSOR)
         if cut is None:
             raise registry.CannotSplitError("its channels are whole")
         try:
             cut.over(cut.size // layer.groups)
         except ValueError as error:
             raise registry.CannotSplitError(f"a group would be divided: {error}") from error
-        tensor_layout, weight = layout.cut(rank, place, cut), layout.cut(1, 0, cut)
+        tensor_layout, weight = layout.cut(rank, position, cut), layout.cut(1, 0, cut)
         return call.split(
             tensor_layout, tensor_layout, call.shards(*((one, weight) for one in layer.weights))
         )
@@ -114,9 +114,11 @@ class BatchNormalizationRule(spatial.PerChannelRule):
         channels = layout.Layout(tensor_layout.cuts[-1:])
         summed = tensor_layout.axes & spatial.SUMMED
         variables: dict[str, registry.Shard] = {}
-        for one in (layer.gamma, layer.beta, layer.moving_mean, layer.moving_variance):
-            is_trained = one is not None and one.trainable
-            variables |= call.shards((one, channels), summed=summed if is_trained else frozenset())
+        for variable in (layer.gamma, layer.beta, layer.moving_mean, layer.moving_variance):
+            is_trained = variable is not None and variable.trainable
+            variables |= call.shards(
+                (variable, channels), summed=summed if is_trained else frozenset()
+            )
         costs = _costs(call, spatial.AXIS, tensor_layout.largest(dims)[-1:])
         return call.split(tensor_layout, tensor_layout, variables, costs if summed else ())
 
@@ -124,7 +126,7 @@ class BatchNormalizationRule(spatial.PerChannelRule):
         layer = local.layer
         values = keras.ops.cast(local.first, _exact(layer))
         moving = (layer.moving_mean, layer.moving_variance)
-        mean, variance = (keras.ops.cast(local.value(one), values.dtype) for one in moving)
+        mean, variance = (keras.ops.cast(local.value(weight), values.dtype) for weight in moving)
         if local.training and layer.trainable:
             old = (mean, variance)
             mean, variance = _moments(
@@ -186,7 +188,7 @@ RULES: registry.Rules = {
 
 def _axes(tensor_layout: layout.Layout, reduced: Sequence[int]) -> list[shape.Axis]:
     """The axes that cut what is normalised."""
-    return [cut.axis for place in reduced if (cut := tensor_layout.cuts[place]) is not None]
+    return [cut.axis for index in reduced if (cut := tensor_layout.cuts[index]) is not None]
 
 
 def _costs(
@@ -204,8 +206,8 @@ def _moments(
 
     They take two sums, because the mean of squares would lose small variances.
     """
-    place = local.split.wants[local.node.inputs[0]].over(spatial.AXIS)
-    cut = None if place is None else place[1]
+    position = local.split.wants[local.node.inputs[0]].over(spatial.AXIS)
+    cut = None if position is None else position[1]
     count = tf.cast(tf.reduce_prod(tf.gather(tf.shape(values), axes)), values.dtype)
     group = local.groups[spatial.AXIS]
     times = 1.0 if cut is None else cut.size / cut.sizes[group.index]
@@ -236,12 +238,12 @@ def _scaled(
 ) -> Any:
     """Apply a factor and a summand that the layer may have, brought into a shape, in its type."""
     weights = [_weight(local, getattr(local.layer, name), normalised.dtype) for name in names]
-    factor, *summands = [None if one is None else tf.reshape(one, dims) for one in weights]
+    factor, *summands = [None if weight is None else tf.reshape(weight, dims) for weight in weights]
     if factor is not None:
         normalised = normalised * factor
-    for one in summands:
-        if one is not None:
-            normalised = normalised + one
+    for weight in summands:
+        if weight is not None:
+            normalised = normalised + weight
     return keras.ops.cast(normalised, local.layer.compute_dtype)
 
 

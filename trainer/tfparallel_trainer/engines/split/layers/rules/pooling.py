@@ -47,8 +47,8 @@ class PaddingRule(spatial.HaloRule):
     def compute(self, local: registry.Local) -> Sequence[Any]:
         layer = local.layer
         image, shares = spatial.brought(local, local.first, self._plan_of)
-        for dimension, one in enumerate(shares[1:], spatial.ROWS + 1):
-            chosen = slice(one.input.start, one.input.stop)
+        for dimension, share in enumerate(shares[1:], spatial.ROWS + 1):
+            chosen = slice(share.input.start, share.input.stop)
             image = image[(*[slice(None)] * dimension, chosen)]
         if hasattr(layer, "size"):
             for dimension, factor in enumerate(_each(layer.size), spatial.ROWS):
@@ -129,38 +129,38 @@ def _between(tensor: tf.Tensor) -> list[int]:
     return list(range(1, tensor.shape.rank - 1))
 
 
-def _pooled(layer: Any, place: int, spans: row_division.Spans) -> row_division.RowPlan:
-    window = row_division.Window(layer.pool_size[place], layer.strides[place])
+def _pooled(layer: Any, position: int, spans: row_division.Spans) -> row_division.RowPlan:
+    window = row_division.Window(layer.pool_size[position], layer.strides[position])
     return row_division.windows(spans, window, layer.padding)
 
 
 def _scale(layer: Any, shares: Sequence[row_division.Share], sizes: Sequence[int]) -> Any:
     """What makes of a mean over windows with padding one without: [1, rows, …, 1]."""
     counts = np.ones(())
-    for place, (share, size) in enumerate(zip(shares, sizes, strict=True)):
-        length, stride = layer.pool_size[place], layer.strides[place]
+    for index, (share, size) in enumerate(zip(shares, sizes, strict=True)):
+        length, stride = layer.pool_size[index], layer.strides[index]
         starts = np.arange(len(share.output)) * stride + share.input.start - share.before
         real = np.minimum(starts + length, size) - np.maximum(starts, 0)
         counts = np.multiply.outer(counts, length / real)
     return counts[np.newaxis, ..., np.newaxis]
 
 
-def _padded(layer: Any, place: int, spans: row_division.Spans) -> row_division.RowPlan:
-    return row_division.padded(spans, *_sides(layer.padding, place))
+def _padded(layer: Any, position: int, spans: row_division.Spans) -> row_division.RowPlan:
+    return row_division.padded(spans, *_sides(layer.padding, position))
 
 
-def _cropped(layer: Any, place: int, spans: row_division.Spans) -> row_division.RowPlan:
-    before, after = _sides(layer.cropping, place)
+def _cropped(layer: Any, position: int, spans: row_division.Spans) -> row_division.RowPlan:
+    before, after = _sides(layer.cropping, position)
     return row_division.padded(spans, -before, -after)
 
 
-def _repeated(layer: Any, place: int, spans: row_division.Spans) -> row_division.RowPlan:
-    return row_division.repeated(spans, _each(layer.size)[place])
+def _repeated(layer: Any, position: int, spans: row_division.Spans) -> row_division.RowPlan:
+    return row_division.repeated(spans, _each(layer.size)[position])
 
 
-def _sides(of_layer: Any, place: int) -> Any:
+def _sides(of_layer: Any, position: int) -> Any:
     """What a layer adds or leaves out before and after; one dimension has no tuple of its own."""
-    return of_layer if isinstance(of_layer[0], int) else of_layer[place]
+    return of_layer if isinstance(of_layer[0], int) else of_layer[position]
 
 
 def _each(size: Any) -> tuple[int, ...]:

@@ -29,13 +29,13 @@ class ElementwiseRule(registry.Rule):
         operands = call.node.operands
         for tensor in operands:
             cuts = call.input_layouts[tensor].cuts
-            for place, cut in enumerate(cuts, start=len(tensor_layout.cuts) - len(cuts)):
+            for index, cut in enumerate(cuts, start=len(tensor_layout.cuts) - len(cuts)):
                 if (
                     cut is not None
                     and tensor_layout.dimension(cut.axis) is None
-                    and not tensor_layout.cuts[place]
+                    and not tensor_layout.cuts[index]
                 ):
-                    tensor_layout = tensor_layout.put(place, cut)
+                    tensor_layout = tensor_layout.put(index, cut)
         self._check(call, tensor_layout)
         wants = {tensor: _like(tensor_layout, call.dimensions(tensor)) for tensor in operands}
         return registry.Split(
@@ -96,7 +96,7 @@ class ConcatenateRule(ElementwiseRule):
         _check_constants(call)
         axis = call.layer.axis % len(call.dimensions(call.result))
         operands = call.node.operands
-        free = [call.input_layouts[one].put(axis, None) for one in operands]
+        free = [call.input_layouts[number].put(axis, None) for number in operands]
         common_layout = next(
             (tensor_layout for tensor_layout in free if not tensor_layout.is_whole), None
         )
@@ -169,7 +169,7 @@ class TransposeRule(local_layers.LocalLayerRule):
         if input_layout.is_whole:
             raise registry.CannotSplitError("its input is whole")
         order = self._order(call.layer, len(input_layout.cuts))
-        cuts = tuple(input_layout.cuts[place] for place in order)
+        cuts = tuple(input_layout.cuts[index] for index in order)
         return call.split(input_layout, layout.Layout(cuts))
 
 
@@ -183,20 +183,22 @@ class GetItemRule(local_layers.LocalLayerRule):
         chosen = call.node.arguments[1]
         keys = list(chosen) if isinstance(chosen, (tuple, list)) else [chosen]
         rank = len(call.dimensions(call.first))
-        if any(not isinstance(one, (int, slice, type(None), type(...))) for one in keys):
+        if any(not isinstance(item, (int, slice, type(None), type(...))) for item in keys):
             raise registry.CannotSplitError("it takes other things than numbers and slices")
-        rest = [slice(None)] * (rank - sum(one is not None and one is not ... for one in keys))
+        full_slices = [slice(None)] * (
+            rank - sum(item is not None and item is not ... for item in keys)
+        )
         at = keys.index(...) if ... in keys else len(keys)
-        keys = [*keys[:at], *rest, *keys[at + 1 :]]
+        keys = [*keys[:at], *full_slices, *keys[at + 1 :]]
         input_layout, output_layout = call.whole(call.first), call.whole(call.result)
-        place = there = 0
-        for one in keys:
-            cut = None if one is None else call.input_layouts[call.first].cuts[place]
-            if cut is not None and one == slice(None):
-                input_layout = input_layout.put(place, cut)
+        position = there = 0
+        for item in keys:
+            cut = None if item is None else call.input_layouts[call.first].cuts[position]
+            if cut is not None and item == slice(None):
+                input_layout = input_layout.put(position, cut)
                 output_layout = output_layout.put(there, cut)
-            place += one is not None
-            there += not isinstance(one, int)
+            position += item is not None
+            there += not isinstance(item, int)
         if input_layout.is_whole:
             raise registry.CannotSplitError("what is cut in its input is chosen from")
         return call.split(input_layout, output_layout)
@@ -213,10 +215,10 @@ class ReshapeRule(registry.Rule):
         if new.count(None) > 1:
             raise registry.CannotSplitError("only the data would tell its shape")
         input_layout, output_layout = call.whole(call.first), call.whole(call.result)
-        for place, cut in enumerate(call.input_layouts[call.first].cuts):
-            there = None if cut is None else survives(old, new, place, cut)
+        for index, cut in enumerate(call.input_layouts[call.first].cuts):
+            there = None if cut is None else survives(old, new, index, cut)
             if cut is not None and there is not None:
-                input_layout = input_layout.put(place, cut)
+                input_layout = input_layout.put(index, cut)
                 output_layout = output_layout.put(*there)
         if input_layout.is_whole:
             raise registry.CannotSplitError("what is cut in its input does not survive in it")
@@ -232,7 +234,7 @@ class ReshapeRule(registry.Rule):
 
 
 def survives(
-    old: Sequence[int | None], new: Sequence[int | None], place: int, cut: layout.Cut
+    old: Sequence[int | None], new: Sequence[int | None], index: int, cut: layout.Cut
 ) -> tuple[int, layout.Cut] | None:
     """Say where the cut of a dimension lies after a reshape; None when it is cut no more.
 
@@ -240,7 +242,7 @@ def survives(
     then each rank's elements are those that it has already. What lies in front of them, such
     as the batch, may be merged or divided.
     """
-    inner = _elements(old[place + 1 :])
+    inner = _elements(old[index + 1 :])
     for there in range(len(new)):
         within = _elements(new[there:])
         if inner is not None and within == cut.size * inner and new[there] != 1:
@@ -265,19 +267,19 @@ def _check_constants(call: registry.Call) -> None:
     names = _NUMBERS if node.kind is graph.NodeKind.LAYER else vars(call.layer)
     attributes = [getattr(call.layer, name, None) for name in names if not name.startswith("_")]
     constants = _constants((node.arguments, dict(node.keywords)))
-    if any(np.ndim(one) > 0 for one in (*attributes, *constants)):
+    if any(np.ndim(item) > 0 for item in (*attributes, *constants)):
         raise registry.CannotSplitError("it computes with a constant that is no single number")
 
 
 def _constants(value: Any) -> Iterator[Any]:
     """The nested arguments in which no tensor of the graph stands."""
     leaves = keras.tree.flatten(value)
-    if not any(isinstance(one, graph.Edge) for one in leaves):
+    if not any(isinstance(leaf, graph.Edge) for leaf in leaves):
         yield value
         return
     parts = value.values() if isinstance(value, Mapping) else value
-    for one in () if isinstance(value, graph.Edge) else parts:
-        yield from _constants(one)
+    for item in () if isinstance(value, graph.Edge) else parts:
+        yield from _constants(item)
 
 
 def _like(tensor_layout: layout.Layout, dims: Sequence[int | None]) -> layout.Layout:

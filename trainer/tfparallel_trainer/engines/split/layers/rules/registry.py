@@ -137,9 +137,9 @@ class Call(_OfNode):
     ) -> dict[str, Shard]:
         """How variables of the layer lie, by key; None is one that it is without."""
         return {
-            self.key(one): Shard(tensor_layout, summed)
-            for one, tensor_layout in pairs
-            if one is not None
+            self.key(weight): Shard(tensor_layout, summed)
+            for weight, tensor_layout in pairs
+            if weight is not None
         }
 
     def unsharded(self, summed: frozenset[shape.Axis]) -> dict[str, Shard]:

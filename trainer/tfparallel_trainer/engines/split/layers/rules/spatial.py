@@ -181,11 +181,11 @@ def halos(
     if tensor_layout.is_whole:  # each rank has all rows
         return
     counts = {schedule.Pass.FORWARD: plan.sent, schedule.Pass.BACKWARD: plan.taken}
-    examples, _, *rest = tensor_layout.largest(call.dimensions(call.first))
+    examples, _, *other_dims = tensor_layout.largest(call.dimensions(call.first))
     for work in (schedule.Pass.FORWARD, *call.backward(call.first)):
         if most := max(map(counts[work], range(len(plan.owned)))):
             yield from call.sends(
-                communication.CollectiveKind.HALO, AXIS, [work], (examples, most, *rest)
+                communication.CollectiveKind.HALO, AXIS, [work], (examples, most, *other_dims)
             )
 
 
@@ -210,8 +210,8 @@ def brought(
     else:
         image = adjoint.exchange_halos(group, tensor, plan)
     others = enumerate(image.shape[ROWS + 1 : -1], start=1)
-    plans = [plan_of(local.layer, place, (range(size),)) for place, size in others]
-    return image, [share, *(one.shares[0] for one in plans)]
+    plans = [plan_of(local.layer, index, (range(size),)) for index, size in others]
+    return image, [share, *(share.shares[0] for share in plans)]
 
 
 def surrounded(tensor: tf.Tensor, shares: Sequence[row_division.Share], fill: Any = 0) -> tf.Tensor:

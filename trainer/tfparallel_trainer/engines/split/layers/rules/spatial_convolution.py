@@ -63,7 +63,7 @@ class RowsRule(registry.Rule):
         is_transposed = type(layer) in _TRANSPOSED
         image = self._operation(
             image if is_transposed else spatial.surrounded(image, shares),
-            *(local.value(getattr(layer, one.name)) for one in self._kernels),
+            *(local.value(getattr(layer, kernel.name)) for kernel in self._kernels),
             strides=list(layer.strides) if is_transposed else layer.strides,
             padding="valid",
             data_format=layer.data_format,
@@ -106,15 +106,15 @@ class RowsAndFiltersRule(RowsRule):
         return [self._convolved(local, adjoint.copy_to_group(local.groups[_TENSOR], local.first))]
 
 
-def _plan_of(layer: Any, place: int, spans: row_division.Spans) -> row_division.RowPlan:
+def _plan_of(layer: Any, position: int, spans: row_division.Spans) -> row_division.RowPlan:
     window = row_division.Window(
-        layer.kernel_size[place], layer.strides[place], layer.dilation_rate[place]
+        layer.kernel_size[position], layer.strides[position], layer.dilation_rate[position]
     )
     if type(layer) not in _TRANSPOSED:
         return row_division.windows(spans, window, layer.padding)
     sizes = [1] * len(layer.kernel_size)
-    sizes[place] = spans[-1].stop
-    output_size = layer.compute_output_shape((1, *sizes, 1))[1 + place]
+    sizes[position] = spans[-1].stop
+    output_size = layer.compute_output_shape((1, *sizes, 1))[1 + position]
     return row_division.transposed(spans, output_size, window, layer.padding)
 
 
