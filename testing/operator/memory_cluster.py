@@ -4,14 +4,99 @@ Tests of decisions need `builders.World`; tests of an API server's own ways need
 `namespaces.Namespace`.
 """
 
+import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Mapping
 from typing import Any
 
-from testing import clock
-from testing.operator import faults, memory_api, objects, small_engine
+from testing import clock, waiting
+from testing.operator import faults, memory_api, objects
 from tfparallel_operator.api import names
 from tfparallel_operator.api_server import client, resources
+from tfparallel_operator.core import installation
+from tfparallel_operator.engine.observe import informer, records
+from tfparallel_operator.engine.observe.children import Children
+from tfparallel_operator.engine.observe.jobs import Jobs
+from tfparallel_operator.engine.observe.sweeper import Sweeper
+from tfparallel_operator.engine.run.workers import Workers
+from tfparallel_operator.engine.telemetry.metrics import Metrics
+from tfparallel_operator.engine.workqueue.queue import Key, Queue
+from tfparallel_operator.engine.workqueue.timers import Timers
+from tfparallel_operator.engine.write import dependencies
+
+
+class SmallEngine:
+    """Queue, informers, workers and timers, joined as the operator joins them."""
+
+    def __init__(
+        self,
+        api: client.Client,
+        time: clock.Clock,
+        may_write: Callable[[], None] = lambda: None,
+        settings: Mapping[str, Any] | None = None,
+    ) -> None:
+        self._api = api
+        self._time = time
+        self.rewinds = 0
+        """How often the history of the API server has gone back."""
+        self.queue: Queue[Key] = Queue()
+        self.timers = Timers(self.queue.add, time.utc)
+        self.metrics = Metrics()
+        self.jobs = Jobs(self.queue, self.metrics.job_changed)
+        self.children = Children(api, (), self._changed, time.utc)
+        self.sweeper = Sweeper(api, self.jobs, ())
+        of_jobs = installation.Settings(
+            trainer_image="trainer:test",
+            gangs=installation.Gangs(),
+            queues=True,
+            **(settings or {}),
+        )
+        engine = dependencies.Dependencies(
+            api,
+            self.jobs,
+            self.children,
+            self.queue,
+            self.timers,
+            self.metrics,
+            of_jobs,
+            "test",
+            may_write,
+            time.utc,
+            lambda: self.rewinds,
+        )
+        self.workers = Workers(engine)
+
+    @contextlib.asynccontextmanager
+    async def running(self) -> AsyncIterator["SmallEngine"]:
+        async with asyncio.TaskGroup() as group:
+            tasks = [group.create_task(follow(self.children))]
+            await self.children.wait_synced()
+            listing = await self._api.list(resources.JOBS, None)
+            self.jobs.add_page(listing.items, int(listing.version))
+            tasks.append(group.create_task(self._follow(listing.version)))
+            tasks += [group.create_task(self.workers.run()) for _ in range(2)]
+            yield self
+            for task in tasks:
+                task.cancel()
+
+    async def settle(self, seconds: float = 10.0) -> None:
+        """Let everything happen that follows by itself, then let time pass, and again."""
+        await self._quiet()
+        self._time.advance(seconds)
+        fire_due(self.timers)
+        await self._quiet()
+
+    async def _quiet(self) -> None:
+        await waiting.idle()
+        while len(self.queue):  # a worker waits for time
+            await waiting.idle()
+
+    async def _follow(self, version: str) -> None:
+        async for event in self._api.watch(resources.JOBS, None, version):
+            self.jobs.apply_event(event.type, event.object)
+
+    def _changed(self, owner: records.Owner) -> None:
+        self.queue.add(Key(owner.namespace, owner.name))
 
 
 class MemoryCluster:
@@ -33,13 +118,13 @@ class MemoryCluster:
         self.clock = clock.Clock()
         self.settings: dict[str, Any] = {}
         """What the installation decides, beside the defaults of tests."""
-        self.engine: small_engine.SmallEngine
+        self.engine: SmallEngine
 
     @contextlib.asynccontextmanager
     async def running(self, job: dict[str, Any] | None = None) -> AsyncIterator[None]:
         """Run an engine; a job is created once it watches, for then it sees all of its life."""
         api = faults.FaultyApi(self.api, self.fault) if self.fault else self.api
-        self.engine = small_engine.SmallEngine(api, self.clock, self.may_write, self.settings)
+        self.engine = SmallEngine(api, self.clock, self.may_write, self.settings)
         async with self.engine.running():
             if job is not None:
                 await self.api.create(resources.JOBS, "default", job)
@@ -124,3 +209,16 @@ class MemoryCluster:
             key=lambda item: int(item["metadata"]["resourceVersion"]),
         )
         return [(event["type"], event["reason"]) for event in events]
+
+
+async def follow(followed: Children | informer.Informer[Any]) -> None:
+    """Run all watches, until one fails."""
+    async with asyncio.TaskGroup() as group:
+        for name, watch in followed.watches():
+            group.create_task(watch(), name=name)
+
+
+def fire_due(alarm: Timers[Any]) -> None:
+    """Fire every key whose time has come in virtual time, which the event loop does not know."""
+    for key in tuple(alarm._times):
+        alarm.check(key)

@@ -107,7 +107,7 @@ def test_what_is_printed_fits_eighty_columns(symptom: str) -> None:
 def test_the_remedy_stands_once_though_the_condition_has_it_too() -> None:
     for symptom in ("quota", "stalled", "restarting", "failed without words"):
         facts = symptoms.SYMPTOMS[symptom]()
-        remedy = next(filter(None, (one.remedy for one in facts.status.conditions)))
+        remedy = next(filter(None, (condition.remedy for condition in facts.status.conditions)))
         text = "\n".join(why.render(rules.diagnose(facts)))
         assert " ".join(text.split()).count(remedy) == 1, symptom
 
@@ -133,12 +133,15 @@ def test_the_condition_says_why_training_is_slow(symptom: str) -> None:
 def test_a_condition_says_what_why_says(symptom: str) -> None:
     facts = symptoms.SYMPTOMS[symptom]()
     diagnosis = rules.diagnose(facts)
-    said = [(conditions.read_problem(one), one.remedy or "") for one in facts.status.conditions]
+    shown = [
+        (conditions.read_problem(condition), condition.remedy or "")
+        for condition in facts.status.conditions
+    ]
     waits = [counts.waiting for counts in facts.status.replicas.values()]
-    said += [(wait.reason, wait.remedy) for wait in waits if wait is not None]
+    shown += [(wait.reason, wait.remedy) for wait in waits if wait is not None]
     fits = [
         problem.rstrip(".") in diagnosis.sentence and diagnosis.remedy.startswith(remedy)
-        for problem, remedy in said
+        for problem, remedy in shown
     ]
     assert any(fits)
 
@@ -148,8 +151,12 @@ def test_of_an_older_operator_the_message_is_shown_whole(symptom: str) -> None:
     """Its status has the sentences alone, and nobody takes them apart."""
     facts = symptoms.SYMPTOMS[symptom]()
     listed = facts.status.conditions
-    [condition] = [one for one in listed if one.remedy and one.type != "Running"][:1]
-    without = [one.model_copy(update={"problem": None, "remedy": None}) for one in listed]
+    [condition] = [
+        condition for condition in listed if condition.remedy and condition.type != "Running"
+    ][:1]
+    without = [
+        condition.model_copy(update={"problem": None, "remedy": None}) for condition in listed
+    ]
     status = facts.status.model_copy(update={"conditions": tuple(without), "failure": None})
     older = dataclasses.replace(facts, job=dataclasses.replace(facts.job, status=status))
     diagnosis = rules.diagnose(older)
@@ -159,7 +166,7 @@ def test_of_an_older_operator_the_message_is_shown_whole(symptom: str) -> None:
 
 def test_of_an_older_operator_the_words_of_a_pod_are_shown_whole() -> None:
     facts = symptoms.waiting_worker(symptoms.NO_GPUS)
-    replicas = [dataclasses.replace(one, reason="") for one in facts.replicas]
+    replicas = [dataclasses.replace(replica, reason="") for replica in facts.replicas]
     newer = dataclasses.replace(facts, replicas=replicas)
     assert f"digits-worker-0 waits: {symptoms.NO_GPUS}"[:-1] in rules.diagnose(newer).sentence
     worker = facts.status.replicas["Worker"]

@@ -195,7 +195,7 @@ def test_an_archive_that_is_not_in_the_file_is_refused_with_a_remedy(
     left: list[int], sentence: str, tmp_path: pathlib.Path
 ) -> None:
     archive, maps = sources.in_config_maps("code", {"model.py": ""})
-    file = jobs.write(tmp_path, printing("true", source=archive), *(maps[place] for place in left))
+    file = jobs.write(tmp_path, printing("true", source=archive), *(maps[name] for name in left))
     with pytest.raises(load.SpecError) as caught:
         source.read(file)
     assert caught.value.problems[0].startswith(sentence)

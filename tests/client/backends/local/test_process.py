@@ -9,6 +9,7 @@ import pytest
 from testing import waiting
 from testing.operator import local_jobs as jobs
 from tfparallel.backends.local import process
+from tfparallel.backends.local.process import Launch, Process
 
 pytestmark = pytest.mark.usefixtures("processes")
 
@@ -21,10 +22,10 @@ class Started:
         self.lines: list[str] = []
         self._come = asyncio.Event()
         environment = {"PATH": os.environ["PATH"], jobs.MARK: self.mark}
-        self.launch = process.Launch(command, environment, folder, grace)
+        self.launch = Launch(command, environment, folder, grace)
 
     async def __aenter__(self) -> "Started":
-        self.process = await process.Process.start(self.launch, self._take)
+        self.process = await Process.start(self.launch, self._take)
         return self
 
     async def __aexit__(self, *_: object) -> None:

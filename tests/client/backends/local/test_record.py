@@ -45,11 +45,11 @@ def test_a_reader_does_not_keep_a_run_out(
 @pytest.mark.usefixtures("processes")
 async def test_a_run_records_its_events_and_pods(tmp_path: pathlib.Path) -> None:
     document = jobs.job({"Worker": jobs.shell("exit 3")}, runPolicy={"backoffLimit": 0})
-    outcome, seen = await jobs.finish(tmp_path, document)
+    outcome, recorder = await jobs.finish(tmp_path, document)
     layout = outcome.layout
     events = record.read_events(layout)
     assert [(e.type, e.reason, e.message) for e in events] == [
-        (e.type, e.reason, e.message) for e in seen.events
+        (e.type, e.reason, e.message) for e in recorder.events
     ]
     pods = {pod.name: pod for pod in record.read_pods(layout)}
     lost = pods["job-worker-0"]

@@ -45,13 +45,13 @@ async def test_every_role_gets_another_address_on_loopback(
 ) -> None:
     show = f'echo "$TF_CONFIG"; {jobs.meet(6)}'
     two = {"replicas": 2, "template": jobs.template(jobs.shell(f"{show}; sleep 60"))}
-    one = jobs.shell(show)
-    roles = {"Chief": one, "Worker": two, "PS": two, "Evaluator": one}
+    first = jobs.shell(show)
+    roles = {"Chief": first, "Worker": two, "PS": two, "Evaluator": first}
     document = jobs.job(roles, **spec)
     _, recorder = await jobs.finish(tmp_path, document)
     address = {placed.replica: placed.address for placed in recorder.placements}
     assert len(set(address.values())) == 6
-    assert all(place.startswith("127.0.0.1:") for place in address.values())
+    assert all(address_of_role.startswith("127.0.0.1:") for address_of_role in address.values())
     training = {
         "chief": [address["chief-0"]],
         "worker": [address["worker-0"], address["worker-1"]],

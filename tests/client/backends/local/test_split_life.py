@@ -90,7 +90,7 @@ async def test_a_killed_process_costs_no_more_than_a_restart(tmp_path: pathlib.P
     assert status.placement is not None
     assert [stage.device_count for stage in status.placement.stages] == [2, 2]
 
-    accuracies = [exported.accuracy(one / outputs.MODEL, MODEL) for one in (expected, output)]
+    accuracies = [exported.accuracy(folder / outputs.MODEL, MODEL) for folder in (expected, output)]
     assert accuracies[1] == accuracies[0]
     assert accuracies[0] > 0.9
     metrics = json.loads((output / outputs.SUMMARY).read_text())["metrics"]

@@ -9,12 +9,12 @@ from tfparallel_operator.core.status import conditions
 from tfparallel_trainer.contract import exits
 
 
-def lose(code: int, said: str = "", **job: object) -> builders.World:
+def lose(code: int, message: str = "", **job: object) -> builders.World:
     """Return a job whose worker has ended with an exit code."""
     world = builders.a_world(worker=2, **job)
     world.run()
     world.settle()
-    world.exit("job-worker-1", code, said)
+    world.exit("job-worker-1", code, message)
     world.step()
     return world
 
@@ -93,17 +93,21 @@ def test_a_message_is_its_problem_and_its_remedy(symptom: str) -> None:
 
 def test_words_of_others_leave_the_fields_bounded() -> None:
     world = builders.a_world(worker=1)
-    words = f'persistentvolumeclaim "{"é" * 5_000}" not found'
-    world.update("job-worker-0", waiting=words)
+    refused_claim = f'persistentvolumeclaim "{"é" * 5_000}" not found'
+    world.update("job-worker-0", waiting=refused_claim)
     world.settle()
-    waiting = world.status.replicas["Worker"].waiting
-    assert waiting is not None and waiting.remedy
-    assert len(waiting.reason.encode()) <= conditions.PROBLEM_BYTES
-    assert len(waiting.remedy.encode()) <= conditions.REMEDY_BYTES
-    refusal = observation.Refusal(names.Reason.QUOTA_EXCEEDED, f"exceeded quota: {words}", False)
+    wait = world.status.replicas["Worker"].waiting
+    assert wait is not None and wait.remedy
+    assert len(wait.reason.encode()) <= conditions.PROBLEM_BYTES
+    assert len(wait.remedy.encode()) <= conditions.REMEDY_BYTES
+    refusal = observation.Refusal(
+        names.Reason.QUOTA_EXCEEDED, f"exceeded quota: {refused_claim}", False
+    )
     world = builders.World(builders.a_job(worker=1))
     world.step(refusal=refusal)
-    [refused] = [one for one in world.status.conditions if one.type == "CreationRefused"]
+    [refused] = [
+        condition for condition in world.status.conditions if condition.type == "CreationRefused"
+    ]
     assert refused.problem and refused.remedy
     assert len(refused.problem.encode()) <= conditions.PROBLEM_BYTES
     assert len(refused.remedy.encode()) <= conditions.REMEDY_BYTES

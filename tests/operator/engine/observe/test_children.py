@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from testing import waiting
-from testing.operator import memory_api, objects, small_engine
+from testing.operator import memory_api, memory_cluster, objects
 from tfparallel_operator.api import gate, types
 from tfparallel_operator.api_server import client, lists, resources, streams
 from tfparallel_operator.core import observation
@@ -38,7 +38,7 @@ def _manifest(child: str, **owner: str) -> dict[str, Any]:
 @contextlib.asynccontextmanager
 async def _followed(api: client.Client) -> AsyncIterator[children.Children]:
     followed = children.Children(api, (), lambda _: None)
-    task = asyncio.create_task(small_engine.follow(followed))
+    task = asyncio.create_task(memory_cluster.follow(followed))
     await followed.wait_synced()
     yield followed
     task.cancel()

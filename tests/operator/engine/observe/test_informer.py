@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from testing import waiting
-from testing.operator import memory_api, objects, small_engine
+from testing.operator import memory_api, memory_cluster, objects
 from tfparallel_operator.api_server import answers, client, lists, resources
 from tfparallel_operator.core import observation
 from tfparallel_operator.engine.observe import informer, jobs, records, sweeper
@@ -30,7 +30,7 @@ class FollowedPods:
 
     @contextlib.asynccontextmanager
     async def running(self) -> AsyncIterator[None]:
-        task = asyncio.create_task(small_engine.follow(self.pods))
+        task = asyncio.create_task(memory_cluster.follow(self.pods))
         await self.pods.wait_synced()
         yield
         task.cancel()

@@ -14,7 +14,7 @@ import yarl
 from hypothesis import strategies
 
 from testing import waiting
-from testing.operator import objects, rewinding_api, small_engine
+from testing.operator import memory_cluster, objects, rewinding_api
 from tfparallel_operator.api_server import errors, resources
 from tfparallel_operator.engine.observe import children, informer, jobs, records, sweeper
 from tfparallel_operator.engine.run import history
@@ -140,7 +140,7 @@ async def _follow_pods(steps: list[Step], seed: int) -> None:
         lambda _: None,
     )
     async with _tasks() as tasks:
-        tasks.append(asyncio.create_task(small_engine.follow(pods)))
+        tasks.append(asyncio.create_task(memory_cluster.follow(pods)))
         for step in steps:
             await story.take(
                 step,

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from testing.operator import memory_api, small_engine
+from testing.operator import memory_api, memory_cluster
 from tfparallel_operator.api import types
 from tfparallel_operator.api_server import errors, resources
 from tfparallel_operator.core import observation
@@ -180,7 +180,7 @@ async def test_flavors_are_read_in_the_version_of_workloads() -> None:
     api = memory_api.MemoryApi()
     api.versions[resources.WORKLOADS] = OLDER
     followed = children.Children(api, (), lambda _: None)
-    task = asyncio.create_task(small_engine.follow(followed))
+    task = asyncio.create_task(memory_cluster.follow(followed))
     await followed.wait_synced()
     flavor = {"metadata": {"name": "fast"}, "spec": {"nodeLabels": {"pool": "a"}}}
     await api.create(resources.RESOURCE_FLAVORS.at(OLDER), None, flavor)

@@ -5,14 +5,15 @@ from typing import Any
 import pytest
 
 from testing import clock
-from testing.operator import memory_api, objects, small_engine
+from testing.operator import memory_api, memory_cluster, objects
 from testing.operator.memory_cluster import MemoryCluster
 from tfparallel_operator.api import types
 from tfparallel_operator.api_server import errors, lists, resources
 from tfparallel_operator.core import observation, replicas
 from tfparallel_operator.engine.observe import waits
 from tfparallel_operator.engine.observe.job_memory import JobMemories
-from tfparallel_operator.engine.workqueue import queue, timers
+from tfparallel_operator.engine.workqueue import queue
+from tfparallel_operator.engine.workqueue.timers import Timers
 
 NO_CONFIG_MAP = 'MountVolume.SetUp failed for volume "source" : configmap "digits" not found'
 NO_ROOM = "0/4 nodes are available: 4 Insufficient cpu"
@@ -182,7 +183,7 @@ async def test_one_look_a_second_and_one_a_minute_for_each_role_are_the_bound(
 ) -> None:
     time = clock.Clock()
     keys = [queue.Key("default", f"job-{number}") for number in range(jobs)]
-    reader = waits.Waits(api, timers.Timers(lambda _: None, time.utc), time.utc, JobMemories())
+    reader = waits.Waits(api, Timers(lambda _: None, time.utc), time.utc, JobMemories())
 
     async def look() -> int:
         before = api.reads
@@ -207,7 +208,7 @@ class Tenants:
     def __init__(self, api: Api) -> None:
         self.api = api
         self.time = clock.Clock()
-        self.timers = timers.Timers(self._fire, self.time.utc)
+        self.timers = Timers(self._fire, self.time.utc)
         self.memories = JobMemories()
         self.reader = waits.Waits(api, self.timers, self.time.utc, self.memories)
         self.keys: set[queue.Key] = set()
@@ -229,7 +230,7 @@ class Tenants:
         for _ in range(seconds):
             await self._look_at_due()
             self.time.advance(1)
-            small_engine.fire_due(self.timers)
+            memory_cluster.fire_due(self.timers)
         await self._look_at_due()
 
     async def _look_at_due(self) -> None:

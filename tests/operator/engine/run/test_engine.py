@@ -12,7 +12,7 @@ import pytest
 from prometheus_client import exposition
 
 from testing import clock, waiting
-from testing.operator import faults, memory_api, objects, small_engine
+from testing.operator import faults, memory_api, memory_cluster, objects
 from tfparallel_operator.api_server import client, errors, resources, streams
 from tfparallel_operator.engine import handlers
 from tfparallel_operator.engine.observe import children, sweeper
@@ -223,7 +223,7 @@ async def test_an_informer_that_neither_hears_nor_tries_is_not_healthy(
 
 async def test_the_operator_is_ready_when_children_and_jobs_have_been_listed() -> None:
     job_children = children.Children(memory_api.MemoryApi(), (), lambda _: None)
-    task = asyncio.create_task(small_engine.follow(job_children))
+    task = asyncio.create_task(memory_cluster.follow(job_children))
     await job_children.wait_synced()
     assert probes.ready(job_children, jobs_listed=False) == "the jobs have not been listed yet"
     assert probes.ready(job_children, jobs_listed=True) == ""

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from testing import clock, waiting
-from testing.operator import faults, memory_api, objects, small_engine
+from testing.operator import faults, memory_api, memory_cluster, objects
 from testing.operator.memory_cluster import MemoryCluster
 from tfparallel_operator.api_server import errors, resources
 from tfparallel_operator.core import decide, decision
@@ -43,7 +43,7 @@ class Gate:
 @contextlib.asynccontextmanager
 async def _running(gate: Gate) -> AsyncIterator[memory_api.MemoryApi]:
     api = memory_api.MemoryApi()
-    engine = small_engine.SmallEngine(api, clock.Clock())
+    engine = memory_cluster.SmallEngine(api, clock.Clock())
     async with engine.running():
         try:
             yield api

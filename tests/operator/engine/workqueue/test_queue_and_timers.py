@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from testing import clock, waiting
-from testing.operator import small_engine
+from testing.operator import memory_cluster
 from tfparallel_operator.engine.workqueue import queue, timers
 from tfparallel_operator.engine.write import merge
 
@@ -217,7 +217,7 @@ async def test_a_timer_fires_at_the_earliest_of_its_times_and_once() -> None:
     alarm.after("b", 7)
     for seconds, expected in ((4, []), (1, ["a"]), (100, ["a", "b"]), (100, ["a", "b"])):
         time.advance(seconds)
-        small_engine.fire_due(alarm)
+        memory_cluster.fire_due(alarm)
         assert fired == expected
 
 
@@ -256,7 +256,7 @@ async def test_times_that_no_longer_count_are_not_kept(monkeypatch: pytest.Monke
             alarm.after(key, seconds)
     assert [handle.cancelled() for handle in handles].count(False) == 2
     time.advance(1)
-    small_engine.fire_due(alarm)
+    memory_cluster.fire_due(alarm)
     assert sorted(fired) == ["a", "b"]
 
 

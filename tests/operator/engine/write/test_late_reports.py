@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator, Mapping
 from typing import Any
 
 from testing import clock, waiting
-from testing.operator import memory_api, objects, small_engine
+from testing.operator import memory_api, memory_cluster, objects
 from tfparallel_operator.api_server import errors, resources
 from tfparallel_operator.engine.observe import jobs
 from tfparallel_operator.engine.workqueue import queue
@@ -57,7 +57,7 @@ async def test_the_last_report_is_tried_again_however_late_its_error_comes() -> 
         await waiting.idle()
         for after in (False, True):
             time.advance(2 * INTERVAL)
-            small_engine.fire_due(writer._timers)
+            memory_cluster.fire_due(writer._timers)
             await waiting.idle()
             assert api.steps == ([100] if after else [])
             api.answer.set()
@@ -76,7 +76,7 @@ async def test_a_recreated_job_never_gets_its_predecessors_report() -> None:
         writer.submit(publisher.Report(KEY, before["metadata"]["uid"], last, time.utc()))
         await waiting.idle()
         time.advance(INTERVAL)
-        small_engine.fire_due(writer._timers)
+        memory_cluster.fire_due(writer._timers)
         await waiting.idle()
     [job] = api.items(resources.JOBS)
     assert "status" not in job

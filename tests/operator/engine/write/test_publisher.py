@@ -16,7 +16,7 @@ import pytest
 from hypothesis import strategies
 
 from testing import clock, waiting
-from testing.operator import memory_api, objects, small_engine
+from testing.operator import memory_api, memory_cluster, objects
 from tfparallel_operator.api import load, names
 from tfparallel_operator.api_server import errors, resources
 from tfparallel_operator.engine.observe import jobs
@@ -83,7 +83,7 @@ class Desk:
 
     async def pass_time(self, seconds: float) -> None:
         self.time.advance(seconds)
-        small_engine.fire_due(self.writer._timers)
+        memory_cluster.fire_due(self.writer._timers)
         await self.rest()
 
 
