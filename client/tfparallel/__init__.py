@@ -15,8 +15,7 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from tfparallel.blocking import TrainerClient
-    from tfparallel.client import AsyncTrainerClient
+    from tfparallel.client import TrainerClient
     from tfparallel.diagnosis.findings import Diagnosis
     from tfparallel.errors import Failure, JobNotFound
     from tfparallel.models import Event, Job, Progress, Replica
@@ -26,7 +25,6 @@ if TYPE_CHECKING:
     from tfparallel_operator.api.names import State
 
 __all__ = [
-    "AsyncTrainerClient",
     "Cluster",
     "Diagnosis",
     "Event",
@@ -43,7 +41,6 @@ __all__ = [
 ]
 
 _MODULES = {
-    "AsyncTrainerClient": "tfparallel.client",
     "Cluster": "tfparallel.places",
     "Diagnosis": "tfparallel.diagnosis.findings",
     "Event": "tfparallel.models",
@@ -56,7 +53,7 @@ _MODULES = {
     "Replica": "tfparallel.models",
     "SpecError": "tfparallel_operator.api.load",
     "State": "tfparallel_operator.api.names",
-    "TrainerClient": "tfparallel.blocking",
+    "TrainerClient": "tfparallel.client",
 }
 
 

@@ -5,8 +5,10 @@ import base64
 import importlib.metadata
 import io
 import pathlib
+import queue
 import tarfile
-from collections.abc import AsyncIterator
+import threading
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -22,11 +24,12 @@ from tfparallel_operator.api_server import resources
 
 
 @pytest.fixture
-async def client(namespace: Namespace) -> AsyncIterator[tfparallel.AsyncTrainerClient]:
+def client(namespace: Namespace) -> Iterator[tfparallel.TrainerClient]:
+    """Tests call it in threads, because the operator and the namespace use the test's loop."""
     where = tfparallel.Cluster(
         kubeconfig=str(namespace.cluster.kubeconfig), namespace=namespace.name
     )
-    async with tfparallel.AsyncTrainerClient(where) as client:
+    with tfparallel.TrainerClient(where) as client:
         yield client
 
 
@@ -55,91 +58,96 @@ async def set_state(namespace: Namespace, state: str, step: int | None = None) -
 
 
 async def test_jobs_are_created_listed_read_and_deleted(
-    client: tfparallel.AsyncTrainerClient, namespace: Namespace
+    client: tfparallel.TrainerClient, namespace: Namespace
 ) -> None:
-    created = await client.train(document())
-    await client.train(document(), name="other")
-    assert [job.name for job in await client.list_jobs()] == ["digits", "other"]
-    assert created.uid in {job.uid for job in await client.list_jobs(everywhere=True)}
-    assert (await client.get_job("digits")).uid == created.uid
+    created = await asyncio.to_thread(client.train, document())
+    await asyncio.to_thread(client.train, document(), name="other")
+    assert [job.name for job in await asyncio.to_thread(client.list_jobs)] == ["digits", "other"]
+    assert created.uid in {
+        job.uid for job in await asyncio.to_thread(client.list_jobs, everywhere=True)
+    }
+    assert (await asyncio.to_thread(client.get_job, "digits")).uid == created.uid
     with pytest.raises(tfparallel.JobNotFound, match="did you mean 'digits'"):
-        await client.get_job("digit")
+        await asyncio.to_thread(client.get_job, "digit")
     with pytest.raises(tfparallel.Failure, match="job 'digits' exists"):
-        await client.train(document())
+        await asyncio.to_thread(client.train, document())
     with pytest.raises(tfparallel.SpecError, match="the claim with kubectl delete pvc"):
-        await client.delete_job("digits", delete_results=True)
-    await client.delete_job("digits")
-    assert [job.name for job in await client.list_jobs()] == ["other"]
+        await asyncio.to_thread(client.delete_job, "digits", delete_results=True)
+    await asyncio.to_thread(client.delete_job, "digits")
+    assert [job.name for job in await asyncio.to_thread(client.list_jobs)] == ["other"]
 
 
 async def test_a_manifest_of_another_namespace_is_refused(
-    client: tfparallel.AsyncTrainerClient,
+    client: tfparallel.TrainerClient,
 ) -> None:
     elsewhere = document() | {"metadata": {"name": "digits", "namespace": "elsewhere"}}
     with pytest.raises(tfparallel.SpecError, match=r"metadata\.namespace: received 'elsewhere'"):
-        await client.train(elsewhere)
+        await asyncio.to_thread(client.train, elsewhere)
 
 
 async def test_suspend_resume_and_scale_change_the_spec(
-    client: tfparallel.AsyncTrainerClient, namespace: Namespace
+    client: tfparallel.TrainerClient, namespace: Namespace
 ) -> None:
-    await client.train(document())
-    await client.suspend_job("digits")
+    await asyncio.to_thread(client.train, document())
+    await asyncio.to_thread(client.suspend_job, "digits")
     assert (await namespace.job())["spec"]["runPolicy"]["suspend"] is True
-    await client.resume_job("digits")
+    await asyncio.to_thread(client.resume_job, "digits")
     assert (await namespace.job())["spec"]["runPolicy"]["suspend"] is False
-    await client.scale_job("digits", 3)
+    await asyncio.to_thread(client.scale_job, "digits", 3)
     assert (await namespace.job())["spec"]["tfReplicaSpecs"]["Worker"]["replicas"] == 3
     with pytest.raises(
         tfparallel.SpecError,
         match=r"^spec\.tfReplicaSpecs: Worker\.replicas is not between its minReplicas and maxRep",
     ):
-        await client.scale_job("digits", 4)
+        await asyncio.to_thread(client.scale_job, "digits", 4)
 
 
 async def test_waiting_sees_every_state_and_calls_back(
-    client: tfparallel.AsyncTrainerClient, namespace: Namespace
+    client: tfparallel.TrainerClient, namespace: Namespace
 ) -> None:
-    await client.train(document())
-    states: asyncio.Queue[str] = asyncio.Queue()
+    await asyncio.to_thread(client.train, document())
+    states: queue.Queue[str] = queue.Queue()
     awaited = asyncio.create_task(
-        client.wait_for_job_status("digits", callbacks=[lambda job: states.put_nowait(job.state)])
+        asyncio.to_thread(
+            client.wait_for_job_status,
+            "digits",
+            callbacks=[lambda job: states.put_nowait(job.state)],
+        )
     )
     for state in ("Pending", "Running", "Succeeded"):
         if state != "Pending":
             await set_state(namespace, state)
-        assert await states.get() == state
+        assert await asyncio.to_thread(states.get) == state
     assert (await awaited).state == "Succeeded"
 
 
 async def test_waiting_ends_with_the_time_with_failure_and_with_deletion(
-    client: tfparallel.AsyncTrainerClient, namespace: Namespace
+    client: tfparallel.TrainerClient, namespace: Namespace
 ) -> None:
-    await client.train(document())
+    await asyncio.to_thread(client.train, document())
     with pytest.raises(TimeoutError, match=r"is Pending after 0\.2 s, not Running"):
-        await client.wait_for_job_status("digits", "Running", timeout=0.2)
-    awaited = asyncio.create_task(client.wait_for_job_status("digits"))
+        await asyncio.to_thread(client.wait_for_job_status, "digits", "Running", timeout=0.2)
+    awaited = asyncio.create_task(asyncio.to_thread(client.wait_for_job_status, "digits"))
     await set_state(namespace, "Failed")
     with pytest.raises(tfparallel.Failure, match="is Failed, and cannot become Succeeded: Why"):
         await awaited
-    calls = asyncio.Event()
-    await client.train(document(), name="other")
+    calls = threading.Event()
+    await asyncio.to_thread(client.train, document(), name="other")
     awaited = asyncio.create_task(
-        client.wait_for_job_status("other", callbacks=[lambda _: calls.set()])
+        asyncio.to_thread(client.wait_for_job_status, "other", callbacks=[lambda _: calls.set()])
     )
-    await calls.wait()
-    await client.delete_job("other")
+    await asyncio.to_thread(calls.wait)
+    await asyncio.to_thread(client.delete_job, "other")
     with pytest.raises(tfparallel.Failure, match="job 'other' was deleted"):
         await awaited
 
 
-async def test_progress_is_streamed(
-    client: tfparallel.AsyncTrainerClient, namespace: Namespace
-) -> None:
-    await client.train(document())
+async def test_progress_is_streamed(client: tfparallel.TrainerClient, namespace: Namespace) -> None:
+    await asyncio.to_thread(client.train, document())
     await set_state(namespace, "Running", step=1)
     steps = []
-    async for progress in client.watch_progress("digits"):
+    reports = client.watch_progress("digits")
+    while (progress := await asyncio.to_thread(next, reports, None)) is not None:
         steps.append(progress.step)
         if progress.step < 3:
             state = "Running" if progress.step == 1 else "Succeeded"
@@ -148,34 +156,34 @@ async def test_progress_is_streamed(
 
 
 async def test_events_and_replicas_are_those_of_the_operator(
-    client: tfparallel.AsyncTrainerClient, namespace: Namespace
+    client: tfparallel.TrainerClient, namespace: Namespace
 ) -> None:
     async with namespace.operator():
-        await client.train(document())
+        await asyncio.to_thread(client.train, document())
         await namespace.until_pods("digits-worker-0")
-        [replica] = await client.list_replicas("digits")
+        [replica] = await asyncio.to_thread(client.list_replicas, "digits")
         assert (replica.name, replica.phase) == ("worker-0", "Pending")
         await namespace.run_all()
-        await client.wait_for_job_status("digits", "Running")
+        await asyncio.to_thread(client.wait_for_job_status, "digits", "Running")
         await namespace.end("digits-worker-0", 0)
-        assert (await client.wait_for_job_status("digits")).status.ready == "1/1"
+        assert (await asyncio.to_thread(client.wait_for_job_status, "digits")).status.ready == "1/1"
         await waiting.until_async(
-            lambda: client.get_job_events("digits"),
+            lambda: asyncio.to_thread(client.get_job_events, "digits"),
             "the event of the start",
             when=lambda events: "JobStarted" in {event.reason for event in events},
         )
 
 
 async def test_workers_that_have_no_bounds_are_not_scaled_and_the_field_is_named(
-    client: tfparallel.AsyncTrainerClient, namespace: Namespace
+    client: tfparallel.TrainerClient, namespace: Namespace
 ) -> None:
     fixed = document()
     del fixed["spec"]["tfReplicaSpecs"]["Worker"]["maxReplicas"]
-    await client.train(fixed)
+    await asyncio.to_thread(client.train, fixed)
     with pytest.raises(
         tfparallel.SpecError, match=r"spec\.tfReplicaSpecs\.Worker\.maxReplicas is not set, and"
     ):
-        await client.scale_job("digits", 2)
+        await asyncio.to_thread(client.scale_job, "digits", 2)
     patch = {"spec": {"tfReplicaSpecs": {"Worker": {"replicas": 2}}}}
     with pytest.raises(api_errors.Invalid, match=r"unless tfReplicaSpecs\.Worker has maxReplicas"):
         await namespace.api.patch(resources.JOBS.path(namespace.name, "digits"), patch)
@@ -186,9 +194,9 @@ def train(rate: float, results: pathlib.Path) -> None:
 
 
 async def test_a_function_is_sent_with_its_source(
-    client: tfparallel.AsyncTrainerClient, namespace: Namespace
+    client: tfparallel.TrainerClient, namespace: Namespace
 ) -> None:
-    created = await client.train(train, func_args={"rate": 0.5}, workers=2)
+    created = await asyncio.to_thread(client.train, train, func_args={"rate": 0.5}, workers=2)
     spec = (await namespace.job("train"))["spec"]["tfReplicaSpecs"]["Worker"]
     assert spec["replicas"] == 2
     pod_spec = spec["template"]["spec"]
@@ -205,7 +213,7 @@ async def test_a_function_is_sent_with_its_source(
 
 
 async def test_the_model_of_a_job_comes_from_its_bucket(
-    client: tfparallel.AsyncTrainerClient,
+    client: tfparallel.TrainerClient,
     namespace: Namespace,
     s3: buckets.Bucket,
     tmp_path: pathlib.Path,
@@ -213,22 +221,11 @@ async def test_the_model_of_a_job_comes_from_its_bucket(
     job = document()
     job["spec"]["trainer"] = {"epochs": 1, "checkpoint": {"uri": s3.uri}}
     del job["spec"]["tfReplicaSpecs"]["Worker"]["template"]
-    await client.train(job)
+    await asyncio.to_thread(client.train, job)
     with pytest.raises(tfparallel.Failure, match="is Pending, and its model is written at the en"):
-        await client.get_model("digits", to=tmp_path / "to")
+        await asyncio.to_thread(client.get_model, "digits", to=tmp_path / "to")
     await set_state(namespace, "Succeeded")
     s3.put(f"runs/{namespace.name}/digits/model.keras", result_files.MODEL)
-    model = await client.get_model("digits", to=tmp_path / "to")
+    model = await asyncio.to_thread(client.get_model, "digits", to=tmp_path / "to")
     assert model == tmp_path / "to/model.keras"
     assert model.read_bytes() == result_files.MODEL
-
-
-async def test_the_blocking_client_uses_the_same_cluster(namespace: Namespace) -> None:
-    where = tfparallel.Cluster(
-        kubeconfig=str(namespace.cluster.kubeconfig), namespace=namespace.name
-    )
-    with tfparallel.TrainerClient(where) as client:
-        client.train(document())
-        assert client.wait_for_job_status("digits", "Pending").name == "digits"
-        client.delete_job("digits")
-        assert client.list_jobs() == []

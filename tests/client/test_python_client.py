@@ -119,23 +119,23 @@ class ScriptedBackend:
     async def delete_job(self, name: str, *, delete_results: bool = False) -> None: ...
 
 
-async def test_waiting_ends_in_the_state_and_calls_back_at_each_change() -> None:
+def test_waiting_ends_in_the_state_and_calls_back_at_each_change() -> None:
     versions = (job(), job(RUNNING), SUCCEEDED)
     states: list[str] = []
-    async with tfparallel.AsyncTrainerClient(ScriptedBackend(*versions)) as client:
-        ended = await client.wait_for_job_status(
+    with tfparallel.TrainerClient(ScriptedBackend(*versions)) as client:
+        ended = client.wait_for_job_status(
             "digits", callbacks=[lambda version: states.append(version.state)]
         )
         assert ended is SUCCEEDED
         assert states == ["Pending", "Running", "Succeeded"]
-        running = await client.wait_for_job_status("digits", {"Running", "Failed"}, timeout=60)
+        running = client.wait_for_job_status("digits", {"Running", "Failed"}, timeout=60)
         assert running.state == "Running"
 
 
-async def test_waiting_closes_the_watch() -> None:
+def test_waiting_closes_the_watch() -> None:
     scripted_backend = ScriptedBackend(job(), job(RUNNING))
-    async with tfparallel.AsyncTrainerClient(scripted_backend) as client:
-        await client.wait_for_job_status("digits", "Running")
+    with tfparallel.TrainerClient(scripted_backend) as client:
+        client.wait_for_job_status("digits", "Running")
         assert scripted_backend.open_streams == 0
 
 
@@ -151,30 +151,32 @@ async def test_waiting_closes_the_watch() -> None:
         (ScriptedBackend(job()), (), load.SpecError, "received no state"),
     ],
 )
-async def test_waiting_in_vain_is_reported(
+def test_waiting_in_vain_is_reported(
     scripted_backend: ScriptedBackend, status: Any, kind: type[Exception], sentence: str
 ) -> None:
-    async with tfparallel.AsyncTrainerClient(scripted_backend) as client:
-        with pytest.raises(kind, match=sentence):
-            await client.wait_for_job_status("digits", status, timeout=0.01)
+    with (
+        tfparallel.TrainerClient(scripted_backend) as client,
+        pytest.raises(kind, match=sentence),
+    ):
+        client.wait_for_job_status("digits", status, timeout=0.01)
 
 
-async def test_progress_is_a_stream_of_reports() -> None:
+def test_progress_is_a_stream_of_reports() -> None:
     versions = (job(), job(step=1), job(RUNNING, step=1), job(step=2), SUCCEEDED)
-    async with tfparallel.AsyncTrainerClient(ScriptedBackend(*versions)) as client:
-        steps = [progress.step async for progress in client.watch_progress("digits")]
+    with tfparallel.TrainerClient(ScriptedBackend(*versions)) as client:
+        steps = [progress.step for progress in client.watch_progress("digits")]
     assert steps == [1, 2, 3]
 
 
-async def test_a_loss_that_is_no_number_is_reported_once() -> None:
+def test_a_loss_that_is_no_number_is_reported_once() -> None:
     progress = job_status.ProgressStatus(step=1, metrics={"loss": "NaN"})
     status = job_status.JobStatus(progress=progress)
     versions = [
         dataclasses.replace(job(RUNNING), status=status.model_copy(deep=True)) for _ in range(3)
     ]
     scripted_backend = ScriptedBackend(*versions, deleted=True)
-    async with tfparallel.AsyncTrainerClient(scripted_backend) as client:
-        [shown] = [progress async for progress in client.watch_progress("digits")]
+    with tfparallel.TrainerClient(scripted_backend) as client:
+        [shown] = list(client.watch_progress("digits"))
     assert math.isnan(shown.metrics["loss"])
 
 
@@ -186,10 +188,12 @@ async def test_a_loss_that_is_no_number_is_reported_once() -> None:
         (SUCCEEDED, "ScriptedBackend does not know where jobs keep their results"),
     ],
 )
-async def test_a_job_without_a_model_says_how_to_go_on(version: models.Job, sentence: str) -> None:
-    async with tfparallel.AsyncTrainerClient(ScriptedBackend(version)) as client:
-        with pytest.raises(errors.Failure, match=sentence):
-            await client.get_model("digits")
+def test_a_job_without_a_model_says_how_to_go_on(version: models.Job, sentence: str) -> None:
+    with (
+        tfparallel.TrainerClient(ScriptedBackend(version)) as client,
+        pytest.raises(errors.Failure, match=sentence),
+    ):
+        client.get_model("digits")
 
 
 @pytest.mark.parametrize(
@@ -201,43 +205,49 @@ async def test_a_job_without_a_model_says_how_to_go_on(version: models.Job, sent
         {"source": "model.py", "packages": ["pandas"]},
     ],
 )
-async def test_a_job_is_of_one_source_or_of_a_function(arguments: Any) -> None:
-    async with tfparallel.AsyncTrainerClient(ScriptedBackend(SUCCEEDED)) as client:
-        with pytest.raises(load.SpecError, match="train: give either a source, or func, which"):
-            await client.train(**arguments)
+def test_a_job_is_of_one_source_or_of_a_function(arguments: Any) -> None:
+    with (
+        tfparallel.TrainerClient(ScriptedBackend(SUCCEEDED)) as client,
+        pytest.raises(load.SpecError, match="train: give either a source, or func, which"),
+    ):
+        client.train(**arguments)
 
 
-async def test_a_model_is_no_function() -> None:
+def test_a_model_is_no_function() -> None:
     class Model:
         def __call__(self) -> None: ...
 
-    async with tfparallel.AsyncTrainerClient(ScriptedBackend(SUCCEEDED)) as client:
-        with pytest.raises(load.SpecError, match="func: received Model, which is not a function"):
-            await client.train(Model())
+    with (
+        tfparallel.TrainerClient(ScriptedBackend(SUCCEEDED)) as client,
+        pytest.raises(load.SpecError, match="func: received Model, which is not a function"),
+    ):
+        client.train(Model())
 
 
-async def test_logs_are_those_of_the_coordinator_of_a_replica_or_of_all() -> None:
-    async with tfparallel.AsyncTrainerClient(ScriptedBackend(SUCCEEDED)) as client:
+def test_logs_are_those_of_the_coordinator_of_a_replica_or_of_all() -> None:
+    with tfparallel.TrainerClient(ScriptedBackend(SUCCEEDED)) as client:
 
-        async def first(replica: str | None) -> list[str]:
-            lines = [line async for line in client.get_job_logs("digits", replica)]
+        def first(replica: str | None) -> list[str]:
+            lines = list(client.get_job_logs("digits", replica))
             return [line for line in lines if line.endswith("line 0")]
 
-        assert await first(None) == ["[chief-0] line 0"]
-        assert await first("worker-0") == ["[worker-0] line 0"]
-        assert await first("all") == ["[chief-0] line 0", "[worker-0] line 0"]
+        assert first(None) == ["[chief-0] line 0"]
+        assert first("worker-0") == ["[worker-0] line 0"]
+        assert first("all") == ["[chief-0] line 0", "[worker-0] line 0"]
         with pytest.raises(load.SpecError, match="no replica 'worker-1': did you mean 'worker-0'"):
-            await first("worker-1")
+            first("worker-1")
 
 
-async def test_a_replica_that_went_with_the_end_of_its_job_has_no_log() -> None:
+def test_a_replica_that_went_with_the_end_of_its_job_has_no_log() -> None:
     role = MANIFEST["spec"]["tfReplicaSpecs"]["Chief"]
     roles = {"Chief": role, "Worker": {**role, "replicas": 2}}
     manifest = {**MANIFEST, "spec": {"tfReplicaSpecs": roles}}
     finished = dataclasses.replace(SUCCEEDED, manifest=manifest)
-    async with tfparallel.AsyncTrainerClient(ScriptedBackend(finished)) as client:
-        with pytest.raises(load.SpecError, match=r"worker-1 of digits has no log: its pod is gone"):
-            [line async for line in client.get_job_logs("digits", "worker-1")]
+    with (
+        tfparallel.TrainerClient(ScriptedBackend(finished)) as client,
+        pytest.raises(load.SpecError, match=r"worker-1 of digits has no log: its pod is gone"),
+    ):
+        list(client.get_job_logs("digits", "worker-1"))
 
 
 class WithoutReplicas(ScriptedBackend):
@@ -247,13 +257,15 @@ class WithoutReplicas(ScriptedBackend):
         return []
 
 
-async def test_a_job_without_replicas_says_how_to_wait_for_them() -> None:
-    async with tfparallel.AsyncTrainerClient(WithoutReplicas(job(RUNNING))) as client:
-        with pytest.raises(load.SpecError, match=r"digits has no replicas yet\. .*-f waits"):
-            [line async for line in client.get_job_logs("digits")]
+def test_a_job_without_replicas_says_how_to_wait_for_them() -> None:
+    with (
+        tfparallel.TrainerClient(WithoutReplicas(job(RUNNING))) as client,
+        pytest.raises(load.SpecError, match=r"digits has no replicas yet\. .*-f waits"),
+    ):
+        list(client.get_job_logs("digits"))
 
 
-async def test_the_blocking_client_works_where_a_loop_runs_as_in_a_notebook() -> None:
+async def test_the_client_works_where_a_loop_runs_as_in_a_notebook() -> None:
     scripted_backend = ScriptedBackend(job(RUNNING), SUCCEEDED)
     with tfparallel.TrainerClient(scripted_backend) as client:
         assert client.get_job("digits") is SUCCEEDED
@@ -325,17 +337,6 @@ def test_a_place_that_cannot_be_reached_leaves_no_thread(tmp_path: pathlib.Path)
     with pytest.raises(errors.Failure):
         tfparallel.TrainerClient(tfparallel.Cluster(kubeconfig=str(tmp_path / "none")))
     assert not [thread for thread in set(threading.enumerate()) - before if thread.is_alive()]
-
-
-def test_every_call_of_the_coroutines_has_one_that_blocks() -> None:
-    def public(kind: type) -> set[str]:
-        return {name for name in vars(kind) if not name.startswith("_")}
-
-    only = {"close"}, {"watch_until"}
-    assert (
-        public(tfparallel.TrainerClient) - only[0]
-        == public(tfparallel.AsyncTrainerClient) - only[1]
-    )
 
 
 def test_every_name_is_exported_and_no_other() -> None:

@@ -50,8 +50,8 @@ async def test_more_gpus_than_a_node_has(namespace_with_nodes: Namespace) -> Non
     running = await namespace.condition("Running")
     assert running["message"].endswith(diagnosis["remedy"]), "the condition advises the same"
     where = places.Cluster(namespace=namespace.name, kubeconfig=str(namespace.cluster.kubeconfig))
-    async with tfparallel.AsyncTrainerClient(where) as client:
-        in_python = await client.diagnose_job("digits")
+    with tfparallel.TrainerClient(where) as client:
+        in_python = await asyncio.to_thread(client.diagnose_job, "digits")
     assert in_python.sentence == diagnosis["sentence"]
     assert in_python.remedy == diagnosis["remedy"]
 

@@ -284,22 +284,22 @@ def test_names_have_near_ones_and_no_path_is_one(
 
 
 async def test_a_watch_ends_with_the_job(tmp_path: pathlib.Path, mark: str) -> None:
-    async with tfparallel.AsyncTrainerClient(tfparallel.Local(tmp_path)) as client:
-        await client.train(elastic(PATIENT))
+    async with tfparallel.Local(tmp_path).connect() as backend:
+        await backend.create_job(elastic(PATIENT), tmp_path)
         states = []
-        async for job in client.watch_job("job"):
+        async for job in backend.watch_job("job"):
             states.append(job.state)
             if job.state == "Running":
-                await client.delete_job("job")
+                await backend.delete_job("job")
         assert states[0] == "Pending"
         assert states[-1] == "Running"
 
 
-async def test_a_process_that_starts_is_stopped_too(tmp_path: pathlib.Path, mark: str) -> None:
+def test_a_process_that_starts_is_stopped_too(tmp_path: pathlib.Path, mark: str) -> None:
     """It has not taken its run's lock yet, and so has no id that could be wrong."""
-    async with tfparallel.AsyncTrainerClient(tfparallel.Local(tmp_path)) as client:
-        await client.train(elastic(PATIENT))
-        await client.delete_job("job")
+    with tfparallel.TrainerClient(tfparallel.Local(tmp_path)) as client:
+        client.train(elastic(PATIENT))
+        client.delete_job("job")
     assert jobs.processes(mark) == []
 
 
