@@ -40,9 +40,9 @@ def files() -> dict[Path, str]:
     document = json.loads(SCHEMA_FILE.read_text(encoding="utf-8"))
     for value in values:
         node = _node(document, value)
-        rest = {key: part for key, part in node.items() if key != "description"}
+        other_fields = {key: part for key, part in node.items() if key != "description"}
         node.clear()
-        node.update({"description": value.description, **rest})
+        node.update({"description": value.description, **other_fields})
     _require(document, yaml.safe_load(text))
     head = f"<!-- {manifests.header('values.yaml')} -->\n\n"
     table = _table(document, values)

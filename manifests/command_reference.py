@@ -81,7 +81,9 @@ def _synopsis(command: click.Command, context: click.Context) -> str:
 
 def _options(command: click.Command, context: click.Context) -> str:
     records = (
-        each.get_help_record(context) for each in command.params if isinstance(each, click.Option)
+        option.get_help_record(context)
+        for option in command.params
+        if isinstance(option, click.Option)
     )
     rows = [
         (f"`{record[0].replace(' RANGE', '')}`", _flat(record[1])) for record in records if record

@@ -134,7 +134,7 @@ def _place(x: int, y: int, width: int, height: int) -> dict[str, int]:
     return {"x": x, "y": y, "w": width, "h": height}
 
 
-def _panel(panel: Panel, place: dict[str, int]) -> dict[str, Any]:
+def _panel(panel: Panel, grid_position: dict[str, int]) -> dict[str, Any]:
     target = {
         "refId": "A",
         "datasource": SOURCE,
@@ -148,7 +148,7 @@ def _panel(panel: Panel, place: dict[str, int]) -> dict[str, Any]:
         "type": panel.kind,
         "title": panel.title,
         "datasource": SOURCE,
-        "gridPos": place,
+        "gridPos": grid_position,
         "fieldConfig": {"defaults": {"unit": panel.unit, "min": 0}, "overrides": []},
         **({"options": options} if panel.kind == "stat" else {}),
         "targets": [target],

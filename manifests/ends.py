@@ -61,8 +61,8 @@ def _signs(end: signs.End) -> str:
     return ", ".join(parts) or "any other exit code"
 
 
-def _either(words: Iterable[str]) -> str:
-    return " or ".join(f"`{word}`" for word in words)
+def _either(alternatives: Iterable[str]) -> str:
+    return " or ".join(f"`{word}`" for word in alternatives)
 
 
 def _remedy_of_words(end: signs.End) -> str:

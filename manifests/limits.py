@@ -80,17 +80,17 @@ def _fields(path: str, node: Node, definitions: Node) -> Iterator[tuple[str, str
 
 
 def _limited(path: str, node: Node, definitions: Node) -> Iterator[tuple[str, str]]:
-    for each in (node, *node.get("anyOf", ())):
-        if "$ref" in each:
-            definition = each["$ref"].rpartition("/")[2]
+    for subschema in (node, *node.get("anyOf", ())):
+        if "$ref" in subschema:
+            definition = subschema["$ref"].rpartition("/")[2]
             if definition == "Mesh":
                 yield path, "as `spec.mesh`"
             else:
                 yield from _fields(path, definitions[definition], definitions)
-        elif (limit := _limit(each)) is not None:
+        elif (limit := _limit(subschema)) is not None:
             yield path, limit
-        if "items" in each:
-            yield from _limited(f"{path}[]", each["items"], definitions)
+        if "items" in subschema:
+            yield from _limited(f"{path}[]", subschema["items"], definitions)
 
 
 def _limit(node: Node) -> str | None:

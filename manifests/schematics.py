@@ -35,8 +35,8 @@ class Picture:
 
     def text(self, x: int, y: int, line: str, anchor: str = "middle") -> None:
         """Add a line of text."""
-        words = saxutils.escape(line)
-        self.parts.append(f'<text x="{x}" y="{y}" text-anchor="{anchor}">{words}</text>')
+        escaped_line = saxutils.escape(line)
+        self.parts.append(f'<text x="{x}" y="{y}" text-anchor="{anchor}">{escaped_line}</text>')
 
     def device(self, x: int, y: int, width: int, height: int, name: str) -> None:
         """Add a device, with its name in its top line."""

@@ -60,13 +60,16 @@ def _filled(file: Path, sections: Mapping[str, str]) -> str:
 
 
 def _conditions() -> str:
-    rows = [(_name(each), reasons.CONDITIONS[each]) for each in names.Condition]
+    rows = [(_name(condition), reasons.CONDITIONS[condition]) for condition in names.Condition]
     return pages.table(("condition", "true when"), rows)
 
 
 def _reasons() -> str:
     explained = [(reason, reasons.REASONS[reason]) for reason in names.Reason]
-    rows = [(_name(reason), each.event, each.meaning, each.remedy) for reason, each in explained]
+    rows = [
+        (_name(reason), explanation.event, explanation.meaning, explanation.remedy)
+        for reason, explanation in explained
+    ]
     return pages.table(("reason", "Event", "meaning", "what to do"), rows)
 
 

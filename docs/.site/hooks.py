@@ -36,8 +36,10 @@ def on_config(config: defaults.MkDocsConfig) -> None:
     config.nav = [{config.site_name: ["index.md", "pages.md"]}]
     for section, rows in sections.items():
         config.nav.append({section: [{title: _site_path(file)} for title, file, _ in rows]})
-    rest = [_site_path(file) for file in _repository_pages() if file not in {FIRST, *listed}]
-    config.nav[-1][section] = [*rest, *config.nav[-1][section]]
+    remaining_pages = [
+        _site_path(file) for file in _repository_pages() if file not in {FIRST, *listed}
+    ]
+    config.nav[-1][section] = [*remaining_pages, *config.nav[-1][section]]
 
 
 def on_files(listed: files.Files, config: defaults.MkDocsConfig) -> None:
@@ -101,7 +103,9 @@ def on_post_build(config: defaults.MkDocsConfig) -> None:
     lines = [f"# {config.site_name}", "", f"> {config.site_description}"]
     for section, rows in _sections().items():
         lines += ["", f"## {section}", ""]
-        lines += [f"- [{title}]({_site_path(file)}): {words}" for title, file, words in rows]
+        lines += [
+            f"- [{title}]({_site_path(file)}): {description}" for title, file, description in rows
+        ]
     text = "\n".join(lines) + "\n"
     pathlib.Path(config.site_dir, "llms.txt").write_text(text, encoding="utf-8")
 
@@ -121,7 +125,7 @@ def _sections() -> dict[str, list[tuple[str, str, str]]]:
 
 def _descriptions() -> dict[str, str]:
     rows = (row for section in _sections().values() for row in section)
-    return {_site_path(file): words.replace("`", "") for _, file, words in rows}
+    return {_site_path(file): description.replace("`", "") for _, file, description in rows}
 
 
 def _repository_pages() -> Iterator[str]:

@@ -92,8 +92,8 @@ class LocalBackend:
         run = next(self._runs(name), None)
         if run is not None:
             return run
-        known = [other for other in self._names() if next(self._runs(other), None) is not None]
-        near = difflib.get_close_matches(name, known, n=3)
+        existing = [other for other in self._names() if next(self._runs(other), None) is not None]
+        near = difflib.get_close_matches(name, existing, n=3)
         hint = f"did you mean {', '.join(map(repr, near))}?" if near else "correct the name."
         raise errors.JobNotFound(f"there is no job {name!r} below {self._folder}: {hint}")
 
@@ -159,21 +159,21 @@ class LocalBackend:
         """Yield the lines of a replica over all its attempts, with `follow` until the run ends."""
         run = self._find(job.name)
         is_last = False
-        rest = ""
+        unfinished_line = ""
         with (
             contextlib.suppress(FileNotFoundError),
             run.layout.log(replica.pod).open(encoding="utf-8", errors="replace") as log,
         ):
             while not is_last:
                 is_last = not follow or not run.is_running
-                *lines, rest = f"{rest}{log.read()}".split("\n")
+                *lines, unfinished_line = f"{unfinished_line}{log.read()}".split("\n")
                 for line in lines if tail is None else lines[len(lines) - min(tail, len(lines)) :]:
                     yield line
                 tail = None
                 if not is_last:
                     await asyncio.sleep(detached.POLL_SECONDS)
-            if rest:
-                yield rest
+            if unfinished_line:
+                yield unfinished_line
 
     async def suspend_job(self, name: str, *, suspend: bool) -> None:
         """End the process of a job and keep the job, or have it run again."""

@@ -214,10 +214,14 @@ class LocalCluster:
     async def _follow(self, name: str, pod: _Pod, running: process.Process) -> None:
         code = await running.wait()
         reason = "Error" if code else "Completed"
-        said = self._layout.failure(name).read_text(encoding="utf-8", errors="replace")
+        failure_message = self._layout.failure(name).read_text(encoding="utf-8", errors="replace")
         limit = process_limits.describe(code, len(self._by_name))
-        said = ". ".join(filter(None, (said.strip().rstrip("."), limit))) if limit else said
-        self._end(name, pod, observation.Exit(code, reason, said, self._clock()))
+        failure_message = (
+            ". ".join(filter(None, (failure_message.strip().rstrip("."), limit)))
+            if limit
+            else failure_message
+        )
+        self._end(name, pod, observation.Exit(code, reason, failure_message, self._clock()))
 
     def _end(self, name: str, pod: _Pod, how: observation.Exit) -> None:
         pod.log.close()

@@ -115,13 +115,13 @@ class Launcher:
         self, name: str, spec: pods.PodSpec, config_maps: key_maps.KeyMaps
     ) -> Iterator[tuple[str, folders.Folder]]:
         """Yield each mount: its path in the pod, and the folder that stands for it here."""
-        known = {volume.get("name"): volume for volume in spec.volumes}
+        volumes_by_name = {volume.get("name"): volume for volume in spec.volumes}
         for mount in spec.trains.volume_mounts:
-            if mount.name not in known:
+            if mount.name not in volumes_by_name:
                 raise load.SpecError(f"volumeMounts: {mount.name!r} is not one of the volumes")
             if mount.sub_path_expr:
                 raise load.SpecError("volumeMounts: subPathExpr needs a cluster: use subPath")
-            folder = self.disk.folder(known[mount.name], name, config_maps)
+            folder = self.disk.folder(volumes_by_name[mount.name], name, config_maps)
             yield mount.mount_path, dataclasses.replace(folder, below=mount.sub_path)
 
     def _folder(self, container: pods.Container, local: text.Substitution) -> pathlib.Path:

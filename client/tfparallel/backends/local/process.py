@@ -113,16 +113,16 @@ async def _read_lines(output: int, sink: LineSink) -> None:
         lambda: asyncio.StreamReaderProtocol(reader), os.fdopen(output, "rb", buffering=0)
     )
     decoder = codecs.getincrementaldecoder("utf-8")(errors="replace")
-    rest = ""
+    unfinished_line = ""
     try:
         while chunk := await reader.read(65_536):
-            *lines, rest = _LINE_ENDS.split(rest + decoder.decode(chunk))
+            *lines, unfinished_line = _LINE_ENDS.split(unfinished_line + decoder.decode(chunk))
             for line in lines:
                 sink(line)
-            while len(rest) > MAX_LINE:
-                sink(rest[:MAX_LINE])
-                rest = rest[MAX_LINE:]
-        if rest:
-            sink(rest)
+            while len(unfinished_line) > MAX_LINE:
+                sink(unfinished_line[:MAX_LINE])
+                unfinished_line = unfinished_line[MAX_LINE:]
+        if unfinished_line:
+            sink(unfinished_line)
     finally:
         transport.close()

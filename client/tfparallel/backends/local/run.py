@@ -90,7 +90,7 @@ async def run(
         launcher = launch.Launcher(
             disk=volumes.Volumes(run_folders, source.folder, token, source.secrets),
             addresses=text.Substitution(
-                {requested.address(replica): place for replica, place in addresses.items()}
+                {requested.address(replica): address for replica, address in addresses.items()}
             ),
             replicas=len(addresses),
             inherited=os.environ,
@@ -251,13 +251,13 @@ def _translations(
     """
     settings = installation.Settings(trainer_image=TRAINER_IMAGE, share_above=None)
     config_map = config.manifest(layout, settings)
-    known = {**config_maps, config_map["metadata"]["name"]: config_map["data"]}
+    all_config_maps = {**config_maps, config_map["metadata"]["name"]: config_map["data"]}
     builder = pod_builder.PodBuilder(layout, settings, job_status.JobStatus(attempt=1))
     translations, faults = {}, {}
     for replica in layout.all_replicas:
         manifest = builder.build(replica)
         try:
-            translations[replica] = launcher.translate(manifest, known)
+            translations[replica] = launcher.translate(manifest, all_config_maps)
         except load.SpecError as error:
             template = layout.specs[replica.role].template
             field = ("tfReplicaSpecs", replica.role.value, "template") if template else ("trainer",)
@@ -279,5 +279,5 @@ def _placements(
 
 def _shown(command: Sequence[str]) -> str:
     """Return a command for people: the path of this Python says nothing to them."""
-    words = ["python" if word == sys.executable else word for word in command]
-    return shlex.join(words)
+    arguments = ["python" if word == sys.executable else word for word in command]
+    return shlex.join(arguments)

@@ -15,8 +15,10 @@ class Substitution:
     def __init__(self, replacements: Mapping[str, str]) -> None:
         self._replacements = {key.rstrip("/"): value for key, value in replacements.items()}
         longest_first = sorted(self._replacements, key=len, reverse=True)
-        words = "|".join(map(re.escape, longest_first))
-        self._pattern = re.compile(rf"(?<![\w.-])(?:{words})(?![\w-]|\.\w)") if words else None
+        alternatives = "|".join(map(re.escape, longest_first))
+        self._pattern = (
+            re.compile(rf"(?<![\w.-])(?:{alternatives})(?![\w-]|\.\w)") if alternatives else None
+        )
 
     def apply(self, text: str) -> str:
         """Return the text with every match replaced."""

@@ -70,14 +70,14 @@ def parse_overrides(
     placed = [line for file in files for line in _assignments_of(file)]
     placed += [(f"--env {assignment.partition('=')[0]}", assignment) for assignment in assignments]
     variables, problems = {}, []
-    for place, assignment in placed:
+    for origin, assignment in placed:
         name, equals, value = assignment.partition("=")
         if not _NAME.fullmatch(name):
-            problems.append(f"{place}: received the name {name!r}; write NAME=VALUE")
+            problems.append(f"{origin}: received the name {name!r}; write NAME=VALUE")
         elif name in trainer_rules.RESERVED_VARIABLES:
-            problems.append(f"{place}: the operator sets {name}; remove it")
+            problems.append(f"{origin}: the operator sets {name}; remove it")
         elif not equals and name not in environment:
-            problems.append(f"{place}: {name} is not set here; write {name}=VALUE, or set it")
+            problems.append(f"{origin}: {name} is not set here; write {name}=VALUE, or set it")
         else:
             variables[name] = value if equals else environment[name]
     if problems:
