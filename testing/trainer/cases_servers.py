@@ -216,7 +216,9 @@ def work(output: pathlib.Path, floatx: str, seeds: Sequence[int], numbers: Seque
         tf.distribute.Server(peers, job_name=task.role, task_index=task.index).join()
     with control.Control(task) as answers:
         cluster.reach(processes, processes.peers, 120, print)
-        members = _connect(addresses, presence.Workers(processes.of("worker"), answers, print))
+        members = _connect(
+            addresses, presence.Workers(processes.with_role("worker"), answers, print)
+        )
         arrays: dict[str, Any] = {}
         with cases.precision(floatx):
             for number in numbers:

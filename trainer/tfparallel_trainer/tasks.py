@@ -51,7 +51,7 @@ class Cluster:
         """All processes but this one."""
         return self.tasks[: self.me] + self.tasks[self.me + 1 :]
 
-    def of(self, *roles: str) -> tuple[Task, ...]:
+    def with_role(self, *roles: str) -> tuple[Task, ...]:
         """The processes of these roles."""
         return tuple(task for task in self.tasks if task.role in roles)
 

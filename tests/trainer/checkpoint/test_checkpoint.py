@@ -27,7 +27,7 @@ def nested() -> keras.Model:
 
 def test_keys_do_not_depend_on_names_and_cover_everything() -> None:
     first, second = nested(), nested()  # the second one's layers are dense_3 and so on
-    keys_of_first, other = (keys.of(model, model.optimizer) for model in (first, second))
+    keys_of_first, other = (keys.for_training(model, model.optimizer) for model in (first, second))
     assert list(keys_of_first) == list(other)
     assert [v.path for v in keys_of_first.values()] != [v.path for v in other.values()]
     assert {id(v) for v in keys_of_first.values()} >= {id(v) for v in first.weights}
@@ -47,7 +47,9 @@ def test_a_weight_outside_the_layers_is_refused() -> None:
     model(np.zeros((1, 2)))
     model.compile(keras.optimizers.SGD(), "mse")
     model.optimizer.build(model.trainable_variables)
-    assert [key for key in keys.of(model, model.optimizer) if key.startswith("model/")] == [
+    assert [
+        key for key in keys.for_training(model, model.optimizer) if key.startswith("model/")
+    ] == [
         "model/0/0",
         "model/0/1",
     ]

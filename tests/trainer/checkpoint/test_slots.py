@@ -42,14 +42,14 @@ def weights() -> dict[str, Any]:
 @pytest.mark.parametrize("name", BUILDERS)
 def test_each_slot_has_the_shape_that_its_weight_and_axes_say(name: str) -> None:
     optimizer, model_weights = BUILDERS[name](), weights()
-    optimizer_slots = slots.of(optimizer, model_weights)
+    optimizer_slots = slots.find_slots(optimizer, model_weights)
     optimizer.build(list(model_weights.values()))
     assert len(optimizer_slots) == len(optimizer.variables)
     for slot, variable in zip(optimizer_slots, optimizer.variables, strict=True):
         of_weight = () if slot.weight is None else model_weights[slot.weight].shape
         assert tuple(of_weight[axis] for axis in slot.axes) == tuple(variable.shape)
     assert {slot.weight for slot in optimizer_slots} >= set(model_weights)
-    assert len(set(optimizer_slots)) == len(keys.of(keras.Sequential([]), optimizer))
+    assert len(set(optimizer_slots)) == len(keys.for_training(keras.Sequential([]), optimizer))
 
 
 @pytest.mark.parametrize("name", BUILDERS)
@@ -58,7 +58,7 @@ def test_an_optimizer_of_some_weights_has_the_slots_of_the_whole_ones(name: str)
     optimizer = BUILDERS[name]()
     whole = type(optimizer).from_config(optimizer.get_config())
     whole.build(list(model_weights.values()))
-    named = slots.keys_of(slots.of(whole, model_weights))
+    named = slots.keys_of(slots.find_slots(whole, model_weights))
     some = {
         key: shard.Shard(
             variable=keras.Variable(np.zeros((2, *model_weights[key].shape[1:])), name="half"),
@@ -89,4 +89,4 @@ def test_an_optimizer_that_does_not_show_its_slots_is_refused() -> None:
                 self.add_variable((4, *variable.shape), name=f"{variable.name}_history")
 
     with pytest.raises(errors.UserCodeError, match="Hidden cannot train a divided model"):
-        slots.of(Hidden(), weights())
+        slots.find_slots(Hidden(), weights())

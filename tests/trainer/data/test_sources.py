@@ -419,7 +419,9 @@ def noisy_rows(values: Any, epoch: int) -> tuple[Any, Any]:
 def together(*examples: Any) -> bool:
     """Whether processes that were given these examples take them for the same."""
     return fingerprints.alike(
-        np.sum([fingerprints.summands(fingerprints.of(example)) for example in examples], axis=0)
+        np.sum(
+            [fingerprints.summands(fingerprints.compute(example)) for example in examples], axis=0
+        )
     )
 
 

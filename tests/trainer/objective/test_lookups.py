@@ -78,7 +78,7 @@ def test_what_names_the_rows_of_a_table_follows_from_the_graph(name: str) -> Non
         tables = [
             table.value for table in model.trainable_variables if table.path.endswith("embeddings")
         ]
-        sources.extend(lookups.of(gradient) for gradient in tape.gradient(total, tables))
+        sources.extend(lookups.find_lookups(gradient) for gradient in tape.gradient(total, tables))
         return total
 
     step.get_concrete_function(tf.TensorSpec((None, None), tf.int64))

@@ -170,7 +170,7 @@ def test_a_worker_of_servers_assigns_what_one_process_does(name: str) -> None:
 
     @tf.function
     def step(part: Any) -> None:
-        traced._apply(train.of_batch(worker, part, applied))
+        traced._apply(train.compute_local_gradients(worker, part, applied))
 
     for batch in ranks.feed_of(EXAMPLES, 1, BATCH).epoch(0, 0):
         step(batch.parts[0])

@@ -62,8 +62,8 @@ def test_a_write_into_a_folder_that_is_read_only_is_explained(
     env = {environment.TF_CONFIG: json.dumps(config)}
     with disks.mounted(tmp_path / "source", "ro") as folder, contextlib.chdir(folder):
         script = compile(f"\n{line}\n", f"{folder}/train.py", "exec")
-        assert explanation.give(caught(lambda: exec(script, {})), env)  # noqa: S102
-        assert not explanation.give(caught(lambda: open("gone/file")), env)  # noqa: SIM115
+        assert explanation.report(caught(lambda: exec(script, {})), env)  # noqa: S102
+        assert not explanation.report(caught(lambda: open("gone/file")), env)  # noqa: SIM115
     sentence = capsys.readouterr().err
     assert sentence.startswith("[worker-0] error: train.py, line 2: ")
     assert (

@@ -20,7 +20,7 @@ Shapes = Mapping[str, tuple[int, ...]]
 """The shapes of variables by their keys, or by their names in a file."""
 
 
-def of(model: Any, optimizer: Any) -> dict[str, Any]:
+def for_training(model: Any, optimizer: Any) -> dict[str, Any]:
     """Map each variable of training to its key, as `of_weights` does: no random seeds."""
     weights = of_weights(model)
     weight_ids = {id(variable) for variable in weights.values()}

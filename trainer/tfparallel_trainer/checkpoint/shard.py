@@ -17,7 +17,7 @@ Part = tuple[slice, ...]
 """Which rows of each axis of a variable, without steps; axes that are left out are whole."""
 
 BLOCK_BYTES = 4 << 20
-"""A block has at most so many bytes, but at least one row."""
+"""Maximum bytes of a block; it has at least one row."""
 
 Placed = tuple[tuple[slice, ...], Any]
 """An array and the place that it has in a variable."""

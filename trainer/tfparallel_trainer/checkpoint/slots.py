@@ -37,8 +37,8 @@ class Slot:
     dtype: str = dataclasses.field(compare=False)
 
 
-def of(optimizer: Any, weights: Mapping[str, Any]) -> list[Slot]:
-    """Tell what the variables of an optimizer are once it is built for these weights, in order.
+def find_slots(optimizer: Any, weights: Mapping[str, Any]) -> list[Slot]:
+    """Describe the variables of an optimizer once it is built for these weights, in order.
 
     The optimizer, built or not, stays as it is, and values of the weights are not used. One that
     its configuration does not make again, or that shows too little, is a UserCodeError.
@@ -94,7 +94,9 @@ def shards(
         writes_counters: whether this is the one rank that writes what belongs to no weight.
     """
     shards_by_key: dict[str, shard.Shard] = {}
-    slots = of(optimizer, {key: weight_shard.variable for key, weight_shard in weights.items()})
+    slots = find_slots(
+        optimizer, {key: weight_shard.variable for key, weight_shard in weights.items()}
+    )
     for slot, variable in zip(slots, optimizer.variables, strict=True):
         if slot not in named:
             raise errors.UserCodeError(

@@ -30,13 +30,13 @@ def main(process: int, task_name: str, failure_file: str, peers: dict[int, str])
             watched.unregister(number)  # it has ended: nobody writes to it
             name = peers.pop(number)
             if name not in peers.values():
-                _tell(task_name, failure_file, name)
+                _report_loss_of_peer(task_name, failure_file, name)
                 # TensorFlow takes SIGTERM when it starts; this one ends the process.
                 os.kill(process, signal.SIGALRM)
                 return
 
 
-def _tell(task_name: str, failure_file: str, name: str) -> None:
+def _report_loss_of_peer(task_name: str, failure_file: str, name: str) -> None:
     sentence = f"A peer was lost: {name} ended while TensorFlow connected the processes."
     print(f"[{task_name}] error: {sentence}", file=sys.stderr, flush=True)
     if failure_file:

@@ -78,7 +78,7 @@ class OnNonFiniteLoss(enum.StrEnum):
     STOP = "Stop"
     """Training ends with exit code 66, and nothing more is saved."""
     CONTINUE = "Continue"
-    """The step's update is left out, and training goes on."""
+    """The step's update is left out, and training continues."""
 
 
 class Verify(enum.StrEnum):

@@ -69,7 +69,7 @@ def check_seconds(text: str) -> str:
 
 
 def printable(text: str, letters: int) -> str:
-    """Return a text that has no control characters and at most so many letters."""
+    """Return a text without control characters, cut to the given number of letters."""
     return plain_text.escape(text[:letters])[:letters]
 
 

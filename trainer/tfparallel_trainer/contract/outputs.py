@@ -56,7 +56,7 @@ class TrainEvent(enum.StrEnum):
     FIRST_STEP = "firstStep"
     """The first step of a process is made: its `attempt`, `seconds` since its start, `versions`."""
     TRAIN = "train"
-    """Training goes on: `epoch`, `metrics`, `examplesPerSecond`, `memoryBytes` of the coordinator,
+    """Training continues: `epoch`, `metrics`, `examplesPerSecond`, the coordinator's `memoryBytes`,
     and with parameter servers how many updates had which `staleness`."""
     EVALUATION = "evaluation"
     """An evaluation has ended: `metrics`."""
@@ -77,7 +77,7 @@ class StepEvent(enum.StrEnum):
     MODEL = "model"
     """The process is ready to train: `variables` and `bytes` of the weights that are trained."""
     EPOCH = "epoch"
-    """An epoch begins, or goes on after a restart."""
+    """An epoch begins, or is resumed after a restart."""
     STEP = "step"
     """A step is made: `examples`, `loss`, and with parameter servers `staleness`."""
     EVALUATION = "evaluation"

@@ -40,7 +40,7 @@ class Axes(base.Model):
 
 
 class Question(base.Model):
-    """What is to be planned."""
+    """The model and the devices to plan for."""
 
     folder: str
     """Where the user's module lies."""
@@ -53,7 +53,7 @@ class Question(base.Model):
     memory: Count | None = None
     """Bytes of each device; absent: no limit."""
     mesh: dict[str, int] | None = None
-    """Degrees by axis, one of them -1 for what is left; absent: the planner chooses all."""
+    """Degrees by axis, one of them -1 for all other devices; absent: the planner chooses."""
     microbatches: Count | None = None
     """Parts of a batch that follow each other; absent: the planner chooses."""
     schedule: job_file.PipelineSchedule = job_file.PipelineSchedule.ONE_FORWARD_ONE_BACKWARD

@@ -89,7 +89,7 @@ class Placement(base.Model):
     """Where the parts of a model that is split are."""
 
     mesh: job_file.Mesh
-    """The mesh in force: as given, or as the planner chose it, with every axis a number."""
+    """The mesh that is used: as given, or as the planner chose it, with every axis a number."""
 
     stages: Annotated[tuple[StagePlacement, ...], pydantic.Field(max_length=limits.MAX_STAGES)] = ()
     """The stages in the order of the pipeline; one when the layers are not divided."""

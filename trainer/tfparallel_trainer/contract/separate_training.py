@@ -14,7 +14,7 @@ class OnSeparateTraining(enum.StrEnum):
     STOP = "Stop"
     """The replica ends with exit code 65 before its first step."""
     CONTINUE = "Continue"
-    """Training goes on; the log and the status say so."""
+    """Training continues; the log and the status say so."""
 
 
 class SeparateTraining(base.Model):

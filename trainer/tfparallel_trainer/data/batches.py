@@ -24,7 +24,7 @@ class Batches:
 
     name: str
     """Of the argument, for the messages."""
-    begin: Callable[[int], Iterator[Any]]
+    start_pass: Callable[[int], Iterator[Any]]
     """Begins the pass of this number; the batches are as the user gives them."""
     skip: Callable[[Iterator[Any] | None], None]
     """Leaves out a pass, which may have begun: those after it are as if it had been made."""
@@ -66,7 +66,7 @@ def of_py_dataset(py_dataset: Any, name: str, seed: int | None) -> Batches:
     """Its batches, shuffled for each pass by the seed; None keeps their order."""
     count = py_dataset.num_batches
 
-    def begin(number: int) -> Iterator[Any]:
+    def start_pass(number: int) -> Iterator[Any]:
         numbers: Iterable[int] = itertools.count()
         if count is not None:
             numbers = range(count)
@@ -82,7 +82,7 @@ def of_py_dataset(py_dataset: Any, name: str, seed: int | None) -> Batches:
             py_dataset.on_epoch_begin()
         py_dataset.on_epoch_end()
 
-    return Batches(name, begin, skip, count, None, endless=count is None)
+    return Batches(name, start_pass, skip, count, None, endless=count is None)
 
 
 class BatchedDataset:
@@ -111,7 +111,7 @@ class BatchedDataset:
         self._pass: Iterator[Any] | None = None
         self._passed_batches = 0
         self._coming = first_epoch
-        begun = batches.begin(first_epoch)
+        begun = batches.start_pass(first_epoch)
         first = next(begun, None)
         if first is None:
             raise errors.UserCodeError(f"{batches.name} gives no batches: let it give some.")
@@ -162,10 +162,10 @@ class BatchedDataset:
     def _epoch(self, number: int) -> Iterator[Any]:
         """The batches of the coming epoch as the user gives them."""
         if self._makes_passes:
-            yield from self._begin(number)
+            yield from self._start_pass(number)
             return
         if self._pass is None:
-            self._pass = self._begin(number)
+            self._pass = self._start_pass(number)
         before = self._passed_batches
         for batch in itertools.islice(self._pass, self._steps):
             self._passed_batches += 1
@@ -204,8 +204,8 @@ class BatchedDataset:
         begun, self._begun = self._begun, None
         return begun
 
-    def _begin(self, number: int) -> Iterator[Any]:
-        return self._take_begun() or self._batches.begin(number)
+    def _start_pass(self, number: int) -> Iterator[Any]:
+        return self._take_begun() or self._batches.start_pass(number)
 
     def _end_pass(self) -> None:
         self._passed_batches = 0

@@ -36,7 +36,7 @@ SUMMANDS = 1 + 2 * len(NOTHING)
 """How many numbers `summands` gives."""
 
 
-def of(examples: Any) -> Fingerprint:
+def compute(examples: Any) -> Fingerprint:
     """A fingerprint that follows from the values and their places."""
     products = np.zeros(_VECTORS)
     checksum = 0
@@ -56,14 +56,14 @@ def of(examples: Any) -> Fingerprint:
 def of_batch(whole: Any) -> Fingerprint:
     """The fingerprint of some examples from all over a batch."""
     step = max(len(nest.leaves(whole)[0]) // _EXAMPLES, 1)
-    return of(nest.convert(lambda leaf: leaf[::step], whole))
+    return compute(nest.convert(lambda leaf: leaf[::step], whole))
 
 
 def spread(arrays: Any, length: int) -> Fingerprint:
     """The fingerprint of some rows of arrays, and of how many there are."""
     places = np.unique(np.linspace(0, length - 1, _ROWS).astype(np.int64))
     rows = nest.convert(lambda array: array[places], arrays)
-    return of((rows, np.int64(length)))
+    return compute((rows, np.int64(length)))
 
 
 def summands(fingerprint: Fingerprint) -> list[float]:

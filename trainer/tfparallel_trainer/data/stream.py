@@ -102,7 +102,7 @@ class GeneratedSource:
         self._make = make
         self._division = division
         self._function = function
-        self._sample = self._joined(list(itertools.islice(make(0), 1)))
+        self._sample = self._stacked(list(itertools.islice(make(0), 1)))
         self.examples = None
         self.spec = batching.spec(self._sample)
 
@@ -118,9 +118,9 @@ class GeneratedSource:
         with contextlib.closing(examples):
             remaining = itertools.islice(examples, start, None)
             while batch := list(itertools.islice(remaining, self._division.batch_size)):
-                yield self._joined(batch)
+                yield self._stacked(batch)
 
-    def _joined(self, examples: Sequence[Any]) -> Any:
+    def _stacked(self, examples: Sequence[Any]) -> Any:
         """Stack examples, as (x, y, sample_weight)."""
         if not examples:
             raise errors.UserCodeError(f"{self._function} yields no examples: yield some.")

@@ -203,7 +203,7 @@ def prepare(
         ]
     if division is None and not settings.uses_servers:
         _trace(context, replicas, training.spec)
-    shards = shard.undivided(keys.of(replicas[0].model, replicas[0].optimizer))
+    shards = shard.undivided(keys.for_training(replicas[0].model, replicas[0].optimizer))
     watch.moved("reading the newest checkpoint began")
     restored = saved.restore(shards) if saved is not None else None
     if restored is not None:

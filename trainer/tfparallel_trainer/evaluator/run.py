@@ -68,7 +68,7 @@ class Evaluator:
         self._examples = source.evaluation(context.module, setup.data_request(settings, cut))
         sample, seed = self._examples.sample(), settings.job.trainer.seed
         model_replica = replica.build(context.module, shape.Mesh(), 0, "", seed, sample)
-        self._variables = keys.of(model_replica.model, model_replica.optimizer)
+        self._variables = keys.for_training(model_replica.model, model_replica.optimizer)
         self._wholes = shard.undivided(self._variables).wholes
         self._evaluation = steps.Evaluation(context.module, [model_replica], self._examples.spec)
         self.evaluated = 0

@@ -76,7 +76,7 @@ class Examples:
 class _Windows:
     """Epochs of a number of steps over examples that are gone through again and again.
 
-    As in Keras' fit, an epoch goes on where the one before has stopped. It ends early where the
+    As in Keras' fit, an epoch continues where the one before has stopped. It ends early where the
     examples do, and the next one begins with the first of them.
     """
 

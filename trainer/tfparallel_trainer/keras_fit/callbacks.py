@@ -2,7 +2,7 @@
 
 They run on the chief alone, with the model of its first device. Where no device has the model, a
 stand-in takes its place. What they decide (to stop, another learning rate, other weights) is on all
-ranks before training goes on. The logs that they leave are in the history of every process.
+ranks before training continues. The logs that they leave are in the history of every process.
 """
 
 import contextlib
@@ -140,7 +140,7 @@ class Callbacks(observer.Observer):
         """Take a plan that is the same on all processes, and how far callbacks reach.
 
         `hand_back` gives the caller's model the trained weights, and gives that model. `memory` is
-        of the run that this one goes on with. `guard` translates what callbacks raise, and says
+        of the run that this one resumes. `guard` translates what callbacks raise, and says
         what was called; absent: the caller of fit gets it, as from Keras.
         """
         self._guard = guard
@@ -189,7 +189,7 @@ class Callbacks(observer.Observer):
         self._model.history = self.history
         return [callback for callback, _ in pairs]
 
-    def _tell(self, moment: str, *facts: Any) -> None:
+    def _call(self, moment: str, *facts: Any) -> None:
         with self._trainability.of_callbacks():
             for call in self._calls[moment]:
                 owner = type(getattr(call, "__self__", self)).__name__
@@ -291,13 +291,13 @@ class Callbacks(observer.Observer):
         if moment in self._decisive:
             self._act(moment, *facts)
         else:
-            self._tell(moment, *facts)
+            self._call(moment, *facts)
 
     def _act(self, moment: str, *facts: Any, **more: Any) -> dict[str, Any]:
         """Let the chief's callbacks act, and return what it announces to all, `more` among it."""
 
         def answer() -> bytes:
-            self._tell(moment, *facts)
+            self._call(moment, *facts)
             stop = bool(self._model.stop_training)
             problem = "" if moment in _OF_BATCHES else self._trainability.find_problem()
             news = {"stop": stop, "problem": problem, "logs": self._observed.logs, **more}
@@ -309,7 +309,7 @@ class Callbacks(observer.Observer):
         self.stop = announced["stop"]
         if not self._reach.leads:
             left = announced["logs"] if moment == "on_epoch_end" else None
-            self._tell(moment, *(facts if left is None else (facts[0], left)))
+            self._call(moment, *(facts if left is None else (facts[0], left)))
         return announced
 
 

@@ -140,7 +140,7 @@ def _end(kind: type[BaseException], error: BaseException, trace: TracebackType |
         out = console.Console(_replica(), os.environ.get(environment.FAILURE_FILE, ""))
         termination.give_up(out, error)
     traceback.print_exception(kind, error, trace)
-    termination.end(exits.Exit.USER_ERROR if explanation.give(error, os.environ) else 1)
+    termination.end(exits.Exit.USER_ERROR if explanation.report(error, os.environ) else 1)
 
 
 def _replica() -> str:

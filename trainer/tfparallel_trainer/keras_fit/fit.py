@@ -46,7 +46,7 @@ def start(start_timeout_seconds: int = _WAIT_SECONDS) -> None:
     if cluster.alone:
         return
     keras.Model.fit = _refused
-    if cluster.of(tasks.SERVER):
+    if cluster.with_role(tasks.SERVER):
         return
     distribution.join(cluster, start_timeout_seconds, console.Console(cluster.task.name).say)
 
@@ -88,7 +88,7 @@ def fit(
         x, y and the others up to validation_freq: as in Keras; batch_size is of all replicas.
         seed: of the order of examples, and of the model that a function builds.
         output_dir: a folder for checkpoints and logs, the same for all processes; a run that is
-            started again goes on from there. None: nothing is written.
+            started again resumes from there. None: nothing is written.
         save_every_steps, save_every_minutes, keep: when to save within epochs; how many stay.
         on_non_finite_loss: "Stop" raises, "Continue" leaves the step's update out.
         max_staleness: with parameter servers, how old a gradient may be.
@@ -137,7 +137,7 @@ class _Call:
             quiet=arguments.verbose == 0,
         )
         self._give_up = functools.partial(termination.give_up, self._out)
-        has_servers = bool(self._cluster.of(tasks.SERVER))
+        has_servers = bool(self._cluster.with_role(tasks.SERVER))
         self._models = models.Models(arguments.model, remote=has_servers)
         self._callbacks = callbacks_of.checked(arguments.callbacks, _strategy(self._cluster))
         self._training_callbacks: callbacks_of.Callbacks | None = None
@@ -146,7 +146,7 @@ class _Call:
         """Train; give the history."""
         _check_surroundings()
         first_step.stop()
-        data = inputs.of(self._arguments)
+        data = inputs.build(self._arguments)
         with _folder(self._arguments.output_dir) as folder:
             settings = self._settings(data, folder)
             preflight.check(settings)
@@ -264,7 +264,7 @@ def _verbosity(verbose: str | int) -> int:
 
 
 def _strategy(cluster: tasks.Cluster) -> job_file.Strategy:
-    if cluster.of(tasks.SERVER):
+    if cluster.with_role(tasks.SERVER):
         return job_file.Strategy.PARAMETER_SERVER
     if cluster.alone:
         return job_file.Strategy.MIRRORED

@@ -94,7 +94,7 @@ class Inputs:
     """What must be the same in all processes."""
 
 
-def of(arguments: Arguments) -> Inputs:
+def build(arguments: Arguments) -> Inputs:
     """Make them of the arguments; what Keras' fit does not take is a UserCodeError."""
     if isinstance(arguments.shuffle, str):
         raise errors.UserCodeError(

@@ -73,7 +73,7 @@ class ReplicatedModelAccess:
             input_signature=[tf.TensorSpec((1 + self._count,), tf.float32)],
         )
         self._tell_all = tf.function(
-            self._tell, autograph=False, input_signature=[tf.TensorSpec((None,), tf.int32)]
+            self._broadcast, autograph=False, input_signature=[tf.TensorSpec((None,), tf.int32)]
         )
 
     @property
@@ -159,7 +159,7 @@ class ReplicatedModelAccess:
             lambda rank_replica: rank_replica.data.sum(rank_replica.data.only_first(news)),
         )[0]
 
-    def _tell(self, content: tf.Tensor) -> tf.Tensor:
+    def _broadcast(self, content: tf.Tensor) -> tf.Tensor:
         """Give what the leading process gives to all."""
 
         def gather(rank_replica: Replica) -> tf.Tensor:

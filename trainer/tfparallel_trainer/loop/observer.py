@@ -1,4 +1,4 @@
-"""Observers of training, which may change how it goes on: callbacks, in a word.
+"""Observers of training, such as callbacks, which may change its course.
 
 The outer loop calls the same moments in the same order in every process. So in any of them an
 observer may let processes talk to each other. What it decides must be the same on all.
@@ -38,7 +38,7 @@ class Observer:
         """The model is ready; nothing is trained yet."""
 
     def epoch_begins(self, epoch: int) -> None:
-        """An epoch begins, or goes on after a restart."""
+        """An epoch begins, or is resumed after a restart."""
 
     def batch_begins(self, batch: int) -> None:
         """A batch of the epoch is about to be given; only where `each_batch`."""

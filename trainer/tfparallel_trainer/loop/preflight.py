@@ -23,7 +23,7 @@ def check(settings: Settings) -> None:
     if settings.uses_servers:
         _check_servers(settings)
         return
-    if settings.cluster.of(tasks.SERVER):
+    if settings.cluster.with_role(tasks.SERVER):
         raise errors.BadConfigurationError(
             f"TF_CONFIG has the role {tasks.SERVER}, which strategy '{strategy}' does not use: "
             "remove the servers, or set strategy to ParameterServer."
@@ -105,7 +105,9 @@ def _check_evaluator(settings: Settings) -> None:
 
 def _check_servers(settings: Settings) -> None:
     missing = [
-        f"{role} ({meaning})" for role, meaning in _NEEDED.items() if not settings.cluster.of(role)
+        f"{role} ({meaning})"
+        for role, meaning in _NEEDED.items()
+        if not settings.cluster.with_role(role)
     ]
     # Where workers come and go, servers are told of no worker.
     if missing and settings.cluster.task.role == "chief":
@@ -113,7 +115,7 @@ def _check_servers(settings: Settings) -> None:
             f"strategy is 'ParameterServer', and TF_CONFIG has no {' and no '.join(missing)}: "
             "give the job replicas of each of these roles."
         )
-    if not settings.cluster.of("chief"):
+    if not settings.cluster.with_role("chief"):
         raise errors.BadConfigurationError(
             "strategy is 'ParameterServer', and TF_CONFIG has no chief, which gives out the work: "
             "add a chief."

@@ -137,7 +137,7 @@ def may_assign(model: Any) -> bool:
 
 
 def find_stateful(model: Any) -> Any:
-    """The first layer that goes on from the state that the batch before has left, or None."""
+    """The first layer that keeps its state from batch to batch, or None."""
     recurrent = (layer for layer in layers(model) if isinstance(layer, keras.layers.RNN))
     return next((layer for layer in recurrent if layer.stateful), None)
 

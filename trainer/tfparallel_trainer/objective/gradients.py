@@ -39,11 +39,11 @@ class Kind:
 
 
 def classify(gradient: Any, known_rows: Collection[lookups.Rows] | None = None) -> Kind:
-    """Return of what kind a gradient is; `known_rows` is as in `lookups.of`."""
+    """Return of what kind a gradient is; `known_rows` is as in `lookups.find_lookups`."""
     if gradient is None:
         return Kind(Form.ABSENT)
     if isinstance(gradient, tf.IndexedSlices):
-        return Kind(Form.SPARSE, lookups.of(gradient, known_rows))
+        return Kind(Form.SPARSE, lookups.find_lookups(gradient, known_rows))
     return Kind(Form.DENSE)
 
 

@@ -45,7 +45,7 @@ class Slices:
         return dataclasses.replace(self, values=values)
 
 
-def of(
+def find_lookups(
     gradient: tf.IndexedSlices, known_rows: Collection[Rows] | None = None
 ) -> tuple[Lookup, ...]:
     """Return the look-ups that a tape's gradient comes from, in the order of its slices.

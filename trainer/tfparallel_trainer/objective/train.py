@@ -84,14 +84,14 @@ class RankInput:
     """Whether a check traces the step: all ranks then draw alike."""
 
 
-def phases_of_rank(
+def compute_phases(
     replica: Replica, rank_input: RankInput
 ) -> Iterator[tuple[phases.Computation, ReducedPhase]]:
-    """Compute a batch with other ranks, a phase at a time: apply it, then ask for the next one."""
+    """Compute a step with other ranks, a phase at a time: apply each before asking for the next."""
     program = collectives.Program.VERIFY if rank_input.is_trial else collectives.Program.TRAIN
     replica.data.begin(program)
     for index, phase in enumerate(replica.computations):
-        yield phase, _phase_of_rank(replica, index, rank_input)
+        yield phase, _compute_phase(replica, index, rank_input)
 
 
 def combine_phases(
@@ -107,13 +107,12 @@ def combine_phases(
     )
 
 
-def _phase_of_rank(replica: Replica, index: int, rank_input: RankInput) -> ReducedPhase:
+def _compute_phase(replica: Replica, index: int, rank_input: RankInput) -> ReducedPhase:
+    """Compute a phase: forward, sum of denominators, backward, sum of gradients."""
     phase, part = replica.computations[index], rank_input.part
-    requests = rank_input.requests[:0] if index else rank_input.requests
-    gives_metrics = rank_input.gives_metrics and phase is replica.computations[-1]
-    variables = phase.variables
-    count = tf.constant(0) if part is None else tf.shape(nest.leaves(part)[0])[0]
-    assigned = updates.Exchange(replica.model, replica.updates or updates.Updates())
+    variables, count = phase.variables, _count_examples(part)
+    # Forward: the terms of the loss as fractions, and the regularisation.
+    updated_weights = updates.Exchange(replica.model, replica.updates or updates.Updates())
     with tf.GradientTape() as tape, updates.local_kept(replica, tf.equal(count, 0)):
         fractions = []
         if part is not None:
@@ -121,36 +120,50 @@ def _phase_of_rank(replica: Replica, index: int, rank_input: RankInput) -> Reduc
             fractions = _forward(replica, phase, part, rank_input.step, alike=alike)
         penalty = phase.penalty()
     numerators, denominators = _sums(phase, fractions)
+    # Sum of denominators, with what ranks request.
+    requests = rank_input.requests[:0] if index else rank_input.requests
     sums = replica.data.sum(tf.concat([denominators, requests], 0))
     scales = _scales(phase, sums[: len(phase.terms)])
+    # Backward: this rank's part of the gradients.
     if part is None:
-        of_each = [] if rank_input.kinds is None else rank_input.kinds[index]
-        computed = gradients.zeros(of_each, variables)
+        kinds = [] if rank_input.kinds is None else rank_input.kinds[index]
+        local_gradients = gradients.zeros(kinds, variables)
     else:
         seed = replica.data.only_first(tf.ones((), penalty.dtype))  # once, not for each rank
-        computed = _backward(phase, tape, fractions, (penalty, seed), scales)
-        of_each = [gradients.classify(gradient) for gradient in computed]
+        local_gradients = _backward(phase, tape, fractions, (penalty, seed), scales)
+        kinds = [gradients.classify(gradient) for gradient in local_gradients]
         if rank_input.maybe_empty:
-            computed = gradients.zero_if_empty(tf.equal(count, 0), computed, variables)
+            is_empty = tf.equal(count, 0)
+            local_gradients = gradients.zero_if_empty(is_empty, local_gradients, variables)
+    # Sum of gradients, with numerators, weights that layers assign, and states of metrics.
+    gives_metrics = rank_input.gives_metrics and phase is replica.computations[-1]
     states = metrics.contributions(replica) if gives_metrics else []
-    joined_weights = assigned.contributions(count)
-    sums_of_all = gradients.all_reduce(
-        replica.data, computed, of_each, variables, [numerators, *joined_weights, *states]
+    weights = updated_weights.contributions(count)
+    reduced = gradients.all_reduce(
+        replica.data, local_gradients, kinds, variables, [numerators, *weights, *states]
     )
-    totals, (values, *states) = sums_of_all[: len(variables)], sums_of_all[len(variables) :]
-    assigned.assign(states[: len(joined_weights)])
-    states = states[len(joined_weights) :]
-    values = values * scales
-    total = tf.reduce_sum(values) + tf.cast(penalty, tf.float64)
+    reduced_gradients, (numerator_sums, *others) = _split(reduced, len(variables))
+    weight_sums, metric_states = _split(others, len(weights))
+    updated_weights.assign(weight_sums)
+    terms = numerator_sums * scales
+    total = tf.reduce_sum(terms) + tf.cast(penalty, tf.float64)
     return ReducedPhase(
-        gradients=totals,
-        kinds=of_each,
+        gradients=reduced_gradients,
+        kinds=kinds,
         loss=total,
-        terms=values,
+        terms=terms,
         requests=sums[len(phase.terms) :],
-        finite=gradients.are_finite(phase.optimizer, total, totals),
-        metric_states=states,
+        finite=gradients.are_finite(phase.optimizer, total, reduced_gradients),
+        metric_states=metric_states,
     )
+
+
+def _count_examples(part: Any) -> tf.Tensor:
+    return tf.constant(0) if part is None else tf.shape(nest.leaves(part)[0])[0]
+
+
+def _split(tensors: list[Any], count: int) -> tuple[list[Any], list[Any]]:
+    return tensors[:count], tensors[count:]
 
 
 def nothing(spec: Any) -> Any:
@@ -162,7 +175,7 @@ def nothing(spec: Any) -> Any:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class LocalGradients:
-    """What a batch that is shared with no other rank leads to; no variable has changed."""
+    """Gradients of a batch that no other rank shares; no variable has changed."""
 
     gradients: list[Any]
     """Of the trainable variables."""
@@ -172,8 +185,8 @@ class LocalGradients:
     isolated: Isolated
 
 
-def of_batch(replica: Replica, part: Any, step: tf.Tensor) -> LocalGradients:
-    """Compute what a batch leads to when it is shared with no other rank."""
+def compute_local_gradients(replica: Replica, part: Any, step: tf.Tensor) -> LocalGradients:
+    """Compute the gradients of a batch that no other rank shares."""
     (phase,) = replica.computations
     with tf.GradientTape() as tape:
         isolated = metrics.isolate(
@@ -204,12 +217,12 @@ def _forward(
     alike: bool = False,
 ) -> list[Fraction]:
     goes_on = phase is not replica.computations[0]
-    with drawing(replica, step, alone=alone, goes_on=goes_on, alike=alike):
+    with seeded_from_step(replica, step, alone=alone, goes_on=goes_on, alike=alike):
         return phase.fractions(part, replica.data, training=True)
 
 
 @contextlib.contextmanager
-def drawing(
+def seeded_from_step(
     replica: Replica,
     step: tf.Tensor,
     *,

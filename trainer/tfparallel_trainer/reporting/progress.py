@@ -56,7 +56,7 @@ class Pusher:
             self._changed.notify()
 
     def close(self, seconds: float = END_SECONDS) -> None:
-        """Send what is left and stop, after so many seconds at most."""
+        """Send the latest report and stop, within the given seconds."""
         with self._changed:
             self._until = time.monotonic() + seconds
             self._changed.notify()
@@ -99,7 +99,7 @@ class Pusher:
             status = error.code if isinstance(error, urllib.error.HTTPError) else None
             if status != _TOO_SOON:
                 if self._working:
-                    self._say(f"progress is not reported for now ({error}); training goes on")
+                    self._say(f"progress is not reported for now ({error}); training continues")
                 self._working = False
             return status in _FINAL
         if not self._working:

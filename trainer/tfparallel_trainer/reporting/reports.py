@@ -82,7 +82,7 @@ class Reporter:
         return self.chief and time.monotonic() - self._last >= INTERVAL_SECONDS
 
     def epoch_begins(self) -> None:
-        """Note in the step log that an epoch begins, or goes on after a restart."""
+        """Note in the step log that an epoch begins, or is resumed after a restart."""
         if self.step_log is not None:
             self.step_log.write(outputs.StepEvent.EPOCH)
 
@@ -128,7 +128,7 @@ class Reporter:
     ) -> None:
         """Report training: `values` are means over the epoch so far, `epoch` those completed.
 
-        People count the epoch that goes on, or has just ended, from 1, as Keras does.
+        Lines for people count the current epoch, or the one that just ended, from 1, as Keras does.
         """
         now = time.monotonic()
         seconds = max(now - self._counted_from, 1e-9)
@@ -190,7 +190,7 @@ class Reporter:
         self.pusher.put(self._progress(step, step, epoch))
 
     def left_out(self, step: int, why: str, *, first: bool) -> None:
-        """Tell of a step whose update was left out; as a line only of an epoch's first."""
+        """Report a step whose update was left out; print a line for the first of an epoch only."""
         self.event(outputs.TrainEvent.LEFT_OUT, step, reason=why)
         if self.chief and first:
             self.out.say(

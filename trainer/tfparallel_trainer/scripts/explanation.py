@@ -44,7 +44,7 @@ class Call:
         return f"{pathlib.Path(self.file).name}, line {self.line}"
 
 
-def give(error: BaseException, env: Mapping[str, str]) -> bool:
+def report(error: BaseException, env: Mapping[str, str]) -> bool:
     """Explain the error, if it is of these kinds; gives whether it is."""
     try:
         cluster = tasks.parse(env.get(environment.TF_CONFIG))

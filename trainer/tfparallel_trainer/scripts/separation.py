@@ -1,6 +1,6 @@
 """Says that a replica trains a model of its own, where its first step shows it.
 
-It sees the strategy in force, the optimizer's own, and the devices of the process. Libraries that
+It sees the active strategy, the optimizer's own, and the devices of the process. Libraries that
 exchange gradients or trials by connections of their own are known by name. A loop of a process that
 has joined its peers may use collectives.
 """
@@ -29,7 +29,7 @@ _OF_ONE_PROCESS = (
     *("_DefaultDistributionStrategy", "OneDeviceStrategy"),
     *("MirroredStrategy", "CentralStorageStrategy"),
 )
-"""TensorFlow's strategies that reach no other process; the first one is in force without any."""
+"""TensorFlow's strategies that reach no other process; the first one is active without any."""
 
 _LIBRARIES = ("keras", "tensorflow", "tf_keras", "tfparallel_trainer", "threading")
 _METHODS = ("fit", "train_on_batch")
@@ -61,7 +61,7 @@ def find(optimizer: Any) -> tuple[separate_training.SeparateTraining, str] | Non
         cluster = tasks.parse(os.environ.get(environment.TF_CONFIG))
     except errors.BadConfigurationError:
         return None
-    training = cluster.of("chief", "worker")
+    training = cluster.with_role("chief", "worker")
     if cluster.task not in training or len(training) == 1:
         return None
     if _runs_elsewhere() or not sys.modules.keys().isdisjoint((*_EXCHANGING, *_SEARCHING)):
@@ -86,7 +86,7 @@ def _runs_elsewhere() -> bool:
 
 
 def _trains_together(optimizer: Any) -> bool:
-    """Whether a strategy is in force that may reach other processes."""
+    """Whether the active strategy may reach other processes."""
     current = _tensorflow().distribute.get_strategy()
     strategies = current, getattr(optimizer, "_distribution_strategy", None) or current
     return any(type(strategy).__name__ not in _OF_ONE_PROCESS for strategy in strategies)

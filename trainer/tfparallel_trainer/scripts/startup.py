@@ -20,7 +20,7 @@ def listen() -> None:
             from tfparallel_trainer.contract import exits
             from tfparallel_trainer.scripts import explanation
 
-            if explanation.give(error, os.environ):
+            if explanation.report(error, os.environ):
                 raise SystemExit(int(exits.Exit.USER_ERROR))
 
     sys.excepthook = hook

@@ -65,7 +65,7 @@ def check(
     assert referee.is_due(6)
     before = referee.state()
     batch = tuple(None if array is None else tf.constant(array) for array in part)
-    computed = train.of_batch(served, batch, tf.constant(0, tf.int64))
+    computed = train.compute_local_gradients(served, batch, tf.constant(0, tf.int64))
     served.optimizer.apply(computed.gradients, served.model.trainable_variables)
     measured = metrics.results(served, computed.isolated.contributions)
     return referee(0, batching.Batch(6, [part]), before, float(computed.loss), measured)

@@ -100,7 +100,7 @@ def test_a_batch_changes_no_variable() -> None:
 
     @tf.function(autograph=False)
     def run(step: tf.Tensor) -> Any:
-        outcome = train.of_batch(rank_replica, part, step)
+        outcome = train.compute_local_gradients(rank_replica, part, step)
         values = [value for _, value in outcome.isolated.assigned]
         return outcome.loss, outcome.gradients, outcome.isolated.contributions, values
 
@@ -114,7 +114,7 @@ def test_a_batch_changes_no_variable() -> None:
 
     @tf.function(autograph=False)
     def expected() -> Any:
-        with train.drawing(rank_replica, tf.constant(4, tf.int64)):
+        with train.seeded_from_step(rank_replica, tf.constant(4, tf.int64)):
             return model.compute_loss(part[0], part[1], model(x, training=True))
 
     assert float(first[0]) == pytest.approx(float(expected()), rel=1e-6)

@@ -67,7 +67,7 @@ def equal(actual: Sequence[Any], expected: Sequence[Any]) -> None:
 def halves(model: Any) -> list[shard.State]:
     """Two processes, each with one half of the rows of every variable that has two."""
     shares: list[dict[str, shard.Shard]] = [{}, {}]
-    everything = keys.of(model, model.optimizer)
+    everything = keys.for_training(model, model.optimizer)
     wholes = shard.undivided(everything).wholes
     for key, source in everything.items():
         shape = tuple(source.shape)
@@ -104,7 +104,7 @@ def test_plain_keras_loads_the_file_and_evaluates_to_the_same_numbers(
     user_module = module(split_models.ALL[name], loss=losses)
     model = eager(user_module)
     drawn = blueprint.draw(user_module, seed=3)
-    everything = shard.undivided(keys.of(model, model.optimizer)).wholes
+    everything = shard.undivided(keys.for_training(model, model.optimizer)).wholes
     assert shapes(drawn.wholes) == shapes(everything)
     model_export.check(drawn, user_module)
     with pytest.MonkeyPatch.context() as patched:
@@ -247,7 +247,7 @@ def test_each_rank_starts_with_its_part_of_a_file(
     (model.save if ending == ".keras" else model.save_weights)(file)
     parts = halves(eager(user_module, seed=6))
     drawn = blueprint.draw(user_module, seed=7)
-    everything = keys.of(model, model.optimizer)
+    everything = keys.for_training(model, model.optimizer)
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(shard, "BLOCK_BYTES", 32)
         for state in parts:

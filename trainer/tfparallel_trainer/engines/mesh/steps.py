@@ -146,7 +146,7 @@ class TrainStep(engine.Step):
         """Compute and apply each phase on a rank; gives what each led to."""
         before = state.Memory(replica) if self._leaves_out else None
         results = []
-        for phase, shared in train.phases_of_rank(replica, rank_input):
+        for phase, shared in train.compute_phases(replica, rank_input):
             results.append(shared)
             if before is None:
                 phase.optimizer.apply(shared.gradients, phase.variables)

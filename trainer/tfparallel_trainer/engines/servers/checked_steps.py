@@ -35,7 +35,7 @@ class Referee:
 
         `spec`: tf.TensorSpec [None, …] of a batch.
         """
-        self._served = keys.of(served.model, served.optimizer)
+        self._served = keys.for_training(served.model, served.optimizer)
         self._closures = served.closures
         self._outside: list[tuple[tracing.Kind, tf.Tensor]] = []
         """The variables outside the model, as `state` has seen them."""
@@ -104,7 +104,7 @@ class Referee:
         single = self._single
         if isinstance(single, str):  # no step is compared then
             raise TypeError(single)
-        variables = keys.of(single.model, single.optimizer)
+        variables = keys.for_training(single.model, single.optimizer)
         model = plain.Model(single, variables, self._spec, takes_gradients=False)
         return judgement.Judge(model)
 

@@ -2,7 +2,7 @@
 
 They load no module of the user: the chief traces its functions and TensorFlow sends the graphs.
 TensorFlow's servers never end by themselves. So the chief answers at its address whether training
-goes on; its own TensorFlow server takes another port, which TensorFlow tells the others.
+continues; its own TensorFlow server takes another port, which TensorFlow tells the others.
 """
 
 import contextlib
@@ -96,7 +96,7 @@ class Control(cluster.Listener):
 
 
 def ask(chief: Task, name: str, life: str) -> Answer | None:
-    """Ask the chief whether training goes on; each process that has this name has another life."""
+    """Ask the chief whether training continues; a restarted process has another life."""
     try:
         with socket.create_connection(cluster.endpoint(chief), _ASK_SECONDS) as connection:
             connection.sendall(f"{name} {life}".encode())
@@ -141,7 +141,7 @@ def serve(settings: Settings, out: console.Console, stop: termination.Terminatio
 def _start(settings: Settings) -> object:
     task = settings.cluster.task
     peers = {
-        role: {task.index: task.address for task in settings.cluster.of(role)}
+        role: {task.index: task.address for task in settings.cluster.with_role(role)}
         for role in {task.role for task in settings.cluster.tasks[1:]}
     }
     try:

@@ -1,7 +1,7 @@
-"""Who of the others is there. Training goes on with the workers that are, and needs all servers.
+"""Which workers and servers are there. Training continues without a worker, but not a server.
 
 A process that has ended no longer listens at its port. One that is hung, or whose node is out of
-reach, no longer asks the chief whether training goes on.
+reach, no longer asks the chief whether training continues.
 """
 
 import contextlib

@@ -46,7 +46,7 @@ class ParameterServerRun(engine.RunTemplate):
         with control.Control(self._cluster.task) as self._answers:
             with self.context.watch.waiting():
                 cluster.reach(self._cluster, others, self._limit, out.say, self._answers.absent)
-            workers = self._cluster.of("worker")
+            workers = self._cluster.with_role("worker")
             self._workers = presence.Workers(workers, self._answers, out.say)
             yield
             with self.context.watch.waiting():
@@ -55,7 +55,7 @@ class ParameterServerRun(engine.RunTemplate):
     @contextlib.contextmanager
     def watch_peers(self) -> Iterator[None]:
         """Look which workers are there, and whether all servers are."""
-        servers, give_up = self._cluster.of(tasks.SERVER), self.context.give_up
+        servers, give_up = self._cluster.with_role(tasks.SERVER), self.context.give_up
         with (
             presence.watching(self._workers, servers, self._answers, self._limit, give_up),
             _named(servers),
@@ -73,7 +73,7 @@ class ParameterServerRun(engine.RunTemplate):
         self._coordinator = tf.distribute.coordinator.ClusterCoordinator(strategy)
         engine_setup = setup.prepare(context, shape.Mesh(), [""], strategy.scope)
         replica = engine_setup.replicas[0]
-        steps.check(replica, len(self._cluster.of("worker")))
+        steps.check(replica, len(self._cluster.with_role("worker")))
         # Callbacks may predict and evaluate: Keras does that here, with the servers' variables.
         replica.model._distribute_strategy = None
         setup.check_export(context, replica.model)
@@ -113,7 +113,7 @@ class ParameterServerRun(engine.RunTemplate):
     def describe(self, total: int | None) -> Iterator[str]:
         """The workers and servers, and what bounds staleness."""
         settings = self.context.settings
-        servers, workers = self._cluster.of(tasks.SERVER), self._cluster.of("worker")
+        servers, workers = self._cluster.with_role(tasks.SERVER), self._cluster.with_role("worker")
         bound = settings.job.trainer.max_staleness
         yield (
             f"{settings.job.strategy}: {len(workers)} workers and {len(servers)} servers; each "

@@ -102,7 +102,7 @@ class Steps:
         replica = self.replica
         before = self.applied_steps.read_value()
         with tf.control_dependencies([before]):
-            computed = train.of_batch(replica, part, step)
+            computed = train.compute_local_gradients(replica, part, step)
         values = [
             gradients.values(gradient) for gradient in computed.gradients if gradient is not None
         ]

@@ -266,7 +266,7 @@ def _step(
     )
     with _kept(replica, part, everywhere):
         results = []
-        for phase, shared in train.phases_of_rank(replica, rank_input):
+        for phase, shared in train.compute_phases(replica, rank_input):
             results.append(shared)
             with NoReduceContext():
                 phase.optimizer.apply(shared.gradients, phase.variables)

@@ -27,7 +27,7 @@ def trace(replica: Replica, spec: Any, gradients: Sequence[Sequence[Any]] | None
         losses, computed = [], []
         with contextlib.nullcontext() if totals is None else draws.alike():
             for index, phase in enumerate(replica.computations):
-                drawing = train.drawing(replica, step, alike=True, goes_on=index > 0)
+                drawing = train.seeded_from_step(replica, step, alike=True, goes_on=index > 0)
                 with drawing, tf.GradientTape() as tape:
                     loss = _loss(replica, phase, whole)
                     scaled = phase.optimizer.scale_loss(loss)
@@ -66,7 +66,7 @@ def trace(replica: Replica, spec: Any, gradients: Sequence[Sequence[Any]] | None
 
 def _applied(gradient: Any, gradient_of_ranks: Any, variable: Any) -> Any:
     """The gradient of the ranks, as this step applies it: its own where that is sparse or none."""
-    joined = trials.joined(gradient_of_ranks, variable)
+    joined = trials.unsplit(gradient_of_ranks, variable)
     is_sparse = isinstance(gradient, tf.IndexedSlices)
     return gradient if gradient is None or (is_sparse and tf.is_tensor(joined)) else joined
 

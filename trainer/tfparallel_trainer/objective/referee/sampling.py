@@ -88,7 +88,7 @@ class Gathering:
         self._spec = spec
         self._specs = nest.leaves(spec)
         self._gather = tf.function(self._gathered, autograph=False)
-        self._join = tf.function(self._joined, autograph=False, reduce_retracing=True)
+        self._join = tf.function(self._gather_parts, autograph=False, reduce_retracing=True)
 
     def __call__(self, parts: Sequence[Any]) -> Any:
         """Join the parts of all ranks; those of this process are given, None where one is empty."""
@@ -127,7 +127,7 @@ class Gathering:
             lambda rank_replica: rank_replica.data.gather(next(remaining)),
         )[0]
 
-    def _joined(self, parts: Sequence[Sequence[tf.Tensor]]) -> list[tf.Tensor]:
+    def _gather_parts(self, parts: Sequence[Sequence[tf.Tensor]]) -> list[tf.Tensor]:
         remaining = iter(parts)
         return state.on_each(
             self._replicas,

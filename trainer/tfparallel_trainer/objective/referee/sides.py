@@ -124,7 +124,7 @@ class Sides:
 
         def run(step: tf.Tensor, whole: Any) -> tf.Tensor:
             with tf.device(first.device), draws.alike():
-                return train.of_batch(alone, whole, step).loss
+                return train.compute_local_gradients(alone, whole, step).loss
 
         with self._restored():
             return float(tf.function(run, autograph=False)(_number(sample), sample.whole))

@@ -51,7 +51,7 @@ def split(gradient: Any) -> Any:
     return gradient
 
 
-def joined(gradient: Any, variable: Any) -> Any:
+def unsplit(gradient: Any, variable: Any) -> Any:
     """Undo `split`, for a variable."""
     if isinstance(gradient, (tuple, list)):
         values, rows = gradient

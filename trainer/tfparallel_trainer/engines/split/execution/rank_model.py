@@ -214,7 +214,7 @@ def _rows_of_node(model: graph.Graph, node: graph.Node) -> dict[str, frozenset[l
         gradients = tape.gradient(targets, [variables[key] for key in trained])
         for key, gradient in zip(trained, gradients, strict=True):
             if isinstance(gradient, tf.IndexedSlices):
-                sources = lookups.of(gradient)
+                sources = lookups.find_lookups(gradient)
                 rows_by_key_of_node[key] = frozenset(
                     lookup.rows for lookup in sources if lookup.rows is not None
                 )

@@ -112,7 +112,7 @@ def optimizer_state(optimizer: Any, variables: Mapping[str, Any]) -> tuple[dict[
     like = {kind: key for key, kind in kinds.items()}
     fixed = 0
     slots_like: dict[str, list[slots.Slot]] = {key: [] for key in like.values()}
-    for slot in slots.of(optimizer, {key: trained[key] for key in slots_like}):
+    for slot in slots.find_slots(optimizer, {key: trained[key] for key in slots_like}):
         if slot.weight is None:
             fixed += graph.itemsize(slot.dtype)
         else:

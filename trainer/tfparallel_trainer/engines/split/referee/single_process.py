@@ -59,6 +59,6 @@ def judge(
     (phase,) = alone.computations
     trained = {by_id[id(variable)]: variable for variable in phase.variables}
     optimizer = alone.optimizer
-    of_optimizer = zip(slots.of(optimizer, trained), optimizer.variables, strict=True)
+    of_optimizer = zip(slots.find_slots(optimizer, trained), optimizer.variables, strict=True)
     variables = {**weights, **{named[slot]: variable for slot, variable in of_optimizer}}
     return judgement.Judge(plain.Model(alone, variables, spec, takes_gradients=True))

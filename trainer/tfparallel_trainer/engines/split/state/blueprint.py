@@ -61,7 +61,7 @@ def draw(module: user.Module, seed: int) -> Blueprint:
     weights = keys.of_weights(model)
     by_id = {id(variable): key for key, variable in weights.items()}
     trained = {by_id[id(variable)]: variable for variable in model.trainable_variables}
-    named = slots.keys_of(slots.of(model.optimizer, trained))
+    named = slots.keys_of(slots.find_slots(model.optimizer, trained))
     model.optimizer.build(slots.stand_ins(trained, "float64"))
     wholes = {
         key: shard.FullVariable(tuple(variable.shape), variable.path)
