@@ -15,7 +15,7 @@ import pytest
 import yaml
 
 from testing.operator import local_jobs as jobs
-from tfparallel_trainer.contract import exits
+from tfparallel_trainer.contract import environment, exits
 
 pytestmark = pytest.mark.usefixtures("processes")
 
@@ -201,13 +201,15 @@ def test_other_programs_are_left_alone(python: pathlib.Path) -> None:
     )
     show = "import sys; print('tfparallel_trainer' in sys.modules, 'json' in sys.modules)"
     assert run(python, "-c", show).stdout == "False False\n"
-    assert run(python, "-c", show, TF_CONFIG=config).stdout == "True False\n"
+    assert run(python, "-c", show, TF_CONFIG=config).stdout == "False False\n"
+    script_replica = {"TF_CONFIG": config, environment.ON_SEPARATE_TRAINING: "Stop"}
+    assert run(python, "-c", show, **script_replica).stdout == "True False\n"
     failing = "raise ValueError('mine')"
     with_keras = f"import keras\n{failing}"
     for variables, script in (
         ({}, failing),
-        ({"TF_CONFIG": config}, with_keras),
-        ({"TF_CONFIG": "nonsense"}, failing),
+        (script_replica, with_keras),
+        ({**script_replica, "TF_CONFIG": "nonsense"}, failing),
     ):
         done = run(python, "-c", script, **variables)
         assert done.returncode == 1

@@ -1,13 +1,14 @@
-"""Loaded when Python starts with TF_CONFIG, by a `.pth` file next to this package.
+"""Loaded by a `.pth` file when Python starts in a replica that runs a script, and nowhere else.
 
-It takes note of uncaught errors (`sys.excepthook`) and, where the job asks for it, of the first
-step. Whatever is needed to explain them is imported then, so that a program that ends well pays
-next to nothing.
+It observes uncaught errors (`sys.excepthook`) and the first step. What explains them is imported
+then, so that a program that ends well pays next to nothing.
 """
 
 import os
 import sys
 from types import TracebackType
+
+from tfparallel_trainer.scripts import first_step
 
 
 def listen() -> None:
@@ -27,7 +28,4 @@ def listen() -> None:
 
 
 listen()
-if os.environ.get("TFPARALLEL_ON_SEPARATE_TRAINING"):
-    from tfparallel_trainer.scripts import first_step
-
-    first_step.watch()
+first_step.watch()
