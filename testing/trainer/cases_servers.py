@@ -130,7 +130,7 @@ def train(case: cases.Case, members: Cluster, seeds: Sequence[int]) -> list[Trai
         ledger=ledger.Ledger(members.coordinator, _THREADS, members.workers.count_hung),
         workers=members.workers,
         replica=chief_replica,
-        steps=steps.Steps(members.strategy, module, chief_replica, count, None),
+        steps=steps.WorkerFunctions(members.strategy, module, chief_replica, count, None),
         training=first,
         evaluation=None,
     )

@@ -152,7 +152,7 @@ def test_a_layer_that_reduces_otherwise_is_named() -> None:
     layer = Means(name="means")
     with (
         pytest.raises(errors.UserCodeError, match=r"^The layer means, Means \(test_places.py:\d+"),
-        synchrony.Context(collectives.Communicator(0, 1, 0, "")),
+        synchrony.ReplicaContext(collectives.Communicator(0, 1, 0, "")),
     ):
         layer(tf.ones((2,)))
 

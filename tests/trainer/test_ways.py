@@ -131,7 +131,7 @@ def test_a_batch_goes_the_way_of_the_page() -> None:
         reporter=reports.Reporter(out, None, progress.Pusher(None, out.say), chief=True),
         termination=termination.Termination(lambda: None, 30),
         watch=stall.Watch(stall.Limits(work=600, wait=600)),
-        schedule=training.Schedule(None, True),
+        schedule=training.CheckpointSchedule(None, True),
         save=lambda _: None,
         observer=observer.Observer(),
         start=files.Position(step=0, epoch=0, example=0),

@@ -38,17 +38,17 @@ class Numbers:
 @given(epoch=st.integers(0, 3), count=st.integers(0, 10))
 def test_a_feed_goes_on_where_the_state_of_another_says(epoch: int, count: int) -> None:
     first, second = feed.Feed(Numbers()), feed.Feed(Numbers())
-    first.restore(feed.State(epoch))
+    first.restore(feed.FeedPosition(epoch))
     batches = first.remaining()
     passed = [next(batches).parts for _ in range(count)]
     state = first.state  # of what is given; more is prepared
     batches.close()
-    assert state == feed.State(epoch, 3 * count)
+    assert state == feed.FeedPosition(epoch, 3 * count)
     second.restore(state)
     remaining = [batch.parts for batch in second.remaining()]
     assert passed + remaining == [[(epoch, position)] for position in range(0, 30, 3)]
     second.end_epoch()
-    assert second.state == feed.State(epoch + 1)
+    assert second.state == feed.FeedPosition(epoch + 1)
     batches = second.remaining()
     assert next(batches).parts == [(epoch + 1, 0)]
     batches.close()

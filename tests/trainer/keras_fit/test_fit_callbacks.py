@@ -98,13 +98,13 @@ def reads(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 def reports(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """An entry for each sum of the metrics that is no part of a step."""
     counts: list[int] = []
-    report = evaluate.Report.__call__
+    report = evaluate.MetricReduction.__call__
 
-    def counted(metrics_report: evaluate.Report, numbers: Any) -> Any:
+    def counted(metrics_report: evaluate.MetricReduction, numbers: Any) -> Any:
         counts.append(1)
         return report(metrics_report, numbers)
 
-    monkeypatch.setattr(evaluate.Report, "__call__", counted)
+    monkeypatch.setattr(evaluate.MetricReduction, "__call__", counted)
     return counts
 
 

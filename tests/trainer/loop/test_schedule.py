@@ -32,7 +32,7 @@ def test_steps_and_minutes_stand_beside_each_other(
 ) -> None:
     spec = job_file.Checkpoint.model_validate({"claim": "c", **fields})
     now = iter([0.0, 119.0, 120.0, 130.0, 131.0])
-    checkpoint_schedule = training.Schedule(spec, True, lambda: next(now))
+    checkpoint_schedule = training.CheckpointSchedule(spec, True, lambda: next(now))
     assert [step for step in range(1, 201) if checkpoint_schedule.due_after(step)] == [
         step for step in range(1, 201) if steps is not None and step % steps == 0
     ]
@@ -42,7 +42,8 @@ def test_steps_and_minutes_stand_beside_each_other(
     assert [checkpoint_schedule.due_by_clock, checkpoint_schedule.due_by_clock] == [False, True]
     checkpoint_schedule.saved()
     assert not checkpoint_schedule.due_by_clock
-    assert not training.Schedule(spec, False, itertools.count(0, 1000).__next__).due_by_clock
+    late = itertools.count(0, 1000).__next__
+    assert not training.CheckpointSchedule(spec, False, late).due_by_clock
 
 
 class Totals(reports.Reporter):
@@ -84,7 +85,7 @@ def prepared(spec: job_file.TrainerSpec, source: batching.Source, **more: Any) -
         watch=stall.Watch(stall.Limits(work=600, wait=600)),
         observer=observer.Observer(),
         **{
-            "schedule": training.Schedule(spec.checkpoint, True),
+            "schedule": training.CheckpointSchedule(spec.checkpoint, True),
             "save": lambda _: None,
             "start": files.Position(step=0, epoch=0, example=0),
             **more,
@@ -102,7 +103,7 @@ def test_the_chiefs_clock_makes_all_save_after_the_same_step() -> None:
     prepared(
         spec,
         ranks.feed_of(normalised.examples(), 2, 3),
-        schedule=training.Schedule(spec.checkpoint, True, lambda: float(next(clock))),
+        schedule=training.CheckpointSchedule(spec.checkpoint, True, lambda: float(next(clock))),
         save=lambda at: saved.append(at.step),
     ).run()
     assert saved == [3, 6, 9, 10]

@@ -98,7 +98,7 @@ def run(build: Callable[[], Any], loss: Any, count: int, strategy: Any = None) -
     with strategy.scope():
         mirror = replica.build(module, shape.Mesh(), 0, "", 1, batches.sample())
     before = [value.numpy() for value in mirror.state()]
-    step = steps.TrainStep(steps.Steps(strategy, module, mirror), batches.spec)
+    step = steps.TrainStep(steps.ReplicatedModel(strategy, module, mirror), batches.spec)
     (batch,) = batches.epoch(0, 0)
     try:
         return step(0, batch, frozenset()).loss

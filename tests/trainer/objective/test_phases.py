@@ -136,7 +136,7 @@ def test_a_strategy_gives_the_weights_of_one_process() -> None:
     batches = ranks.feed_of(points(), 3, BATCH)
     with strategy.scope():
         mirror = replica.build(module, shape.Mesh(), 0, "", 1, batches.sample())
-    traced = strategy_steps.Steps(strategy, module, mirror)
+    traced = strategy_steps.ReplicatedModel(strategy, module, mirror)
     step = strategy_steps.TrainStep(traced, batches.spec)
     for number, batch in enumerate(batches.epoch(0, 0)):
         step(number, batch, frozenset())

@@ -166,7 +166,7 @@ def test_a_worker_of_servers_assigns_what_one_process_does(name: str) -> None:
     applied = tf.Variable(0, dtype=tf.int64)
     strategy = tf.distribute.get_strategy()
     module = ranks.module(RIGHT[name], compiled)
-    traced = server_steps.Steps(strategy, module, worker, applied, None)
+    traced = server_steps.WorkerFunctions(strategy, module, worker, applied, None)
 
     @tf.function
     def step(part: Any) -> None:
@@ -185,7 +185,7 @@ def test_replicas_of_a_strategy_assign_what_one_process_does(name: str) -> None:
     with strategy.scope():
         mirror = replica.build(module, shape.Mesh(), 0, "", 1, batches.sample())
     mirror = updates.find(mirror, batches.sample(), divided=True)
-    step = steps.TrainStep(steps.Steps(strategy, module, mirror), batches.spec)
+    step = steps.TrainStep(steps.ReplicatedModel(strategy, module, mirror), batches.spec)
     for number, batch in enumerate(batches.epoch(0, 0)):
         step(number, batch, frozenset())
     assert compared.difference(mirror.model.get_weights(), expected) <= 1e-13

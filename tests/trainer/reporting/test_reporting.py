@@ -128,7 +128,7 @@ def test_a_report_has_the_share_of_time_that_input_took(virtual_clock: clock.Clo
 def test_a_report_costs_next_to_nothing(
     tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    written = records.Records(tmp_path, folders.Folder(tmp_path))
+    written = records.RunRecords(tmp_path, folders.Folder(tmp_path))
     reporter = Reporter(console.Console("test"), written, Kept(), chief=True)
     costs = []
     for step in range(1, 101):
@@ -147,7 +147,7 @@ def test_a_report_never_holds_what_the_contract_refuses(
     tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     kept = Kept()
-    written = records.Records(tmp_path, folders.Folder(tmp_path))
+    written = records.RunRecords(tmp_path, folders.Folder(tmp_path))
     reporter = Reporter(console.Console("test"), written, kept, chief=True)
     values = {
         "\x1b[2Jloss": math.nan,
@@ -185,7 +185,7 @@ def test_a_check_is_said_recorded_and_reported(
     tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     kept = Kept()
-    written = records.Records(tmp_path, folders.Folder(tmp_path))
+    written = records.RunRecords(tmp_path, folders.Folder(tmp_path))
     reporter = Reporter(console.Console("test"), written, kept, chief=True)
     loss = verification.Quantity.LOSS
     for step, value in ((1, 3e-16), (2, 1e-16)):

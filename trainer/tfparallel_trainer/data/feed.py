@@ -21,7 +21,7 @@ _LEAVE_SECONDS = 2.0
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class State:
+class FeedPosition:
     """The position of a feed: where the batches that it has given end."""
 
     epoch: int = 0
@@ -40,7 +40,7 @@ class Feed:
         self._source = source
         self.spec = source.spec
         self.sample = source.sample
-        self._state = State()
+        self._state = FeedPosition()
         self._length: int | None = None
         self.wait = input_wait.Wait()
         """How long this process waits for its batches."""
@@ -56,17 +56,17 @@ class Feed:
         return self._length if length is None else length
 
     @property
-    def state(self) -> State:
+    def state(self) -> FeedPosition:
         """Where the next batch begins."""
         return self._state
 
-    def restore(self, state: State) -> None:
+    def restore(self, state: FeedPosition) -> None:
         """Continue at this position."""
         self._state = state
 
     def epoch(self, number: int, start: int) -> Generator[batching.Batch, None, None]:
         """The batches of an epoch from the example at position `start` on."""
-        self.restore(State(number, start))
+        self.restore(FeedPosition(number, start))
         return self.remaining()
 
     def remaining(self) -> Generator[batching.Batch, None, None]:
@@ -78,7 +78,7 @@ class Feed:
         """Skip the rest of this epoch."""
         if self._length is None:
             self._length = self._state.example
-        self._state = State(self._state.epoch + 1)
+        self._state = FeedPosition(self._state.epoch + 1)
 
     def _counted(
         self, batches: Generator[batching.Batch, None, None]

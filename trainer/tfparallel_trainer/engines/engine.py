@@ -211,8 +211,8 @@ class Synchronous:
         return self._report.metrics()
 
     @functools.cached_property
-    def _report(self) -> evaluate.Report:
-        return evaluate.Report(self._replicas)
+    def _report(self) -> evaluate.MetricReduction:
+        return evaluate.MetricReduction(self._replicas)
 
     def weights_are_finite(self) -> bool:
         """Whether the weights that are trained are finite, the same on every process."""

@@ -28,9 +28,9 @@ def until_done(context: setup.RunContext) -> None:
     settings = context.settings
     devices.prepare(1, alone=True)
     evaluator_status = results.Status(settings)
-    written = records.Records(settings.output_dir, settings.results, outputs.EVALUATION_LOG)
+    written = records.RunRecords(settings.output_dir, settings.results, outputs.EVALUATION_LOG)
     with contextlib.closing(written):
-        evaluator = Evaluator(context, evaluator_status, written)
+        evaluator = CheckpointEvaluator(context, evaluator_status, written)
         context.out.say(f"evaluates the checkpoints of {settings.checkpoints}")
         while evaluator.look():
             with context.watch.waiting("the wait for a checkpoint"):
@@ -48,11 +48,11 @@ def check(settings: Settings, module: user.Module) -> None:
         )
 
 
-class Evaluator:
+class CheckpointEvaluator:
     """A model whose weights are those of one checkpoint after the other."""
 
     def __init__(
-        self, context: setup.RunContext, status: results.Status, written: records.Records
+        self, context: setup.RunContext, status: results.Status, written: records.RunRecords
     ) -> None:
         """Build the model on this process's first device, from the examples to evaluate on."""
         self._settings = settings = context.settings

@@ -55,7 +55,7 @@ def split(data: Any, share: float) -> tuple[Any, Any]:
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class Examples:
+class ArrayExamples:
     """What `examples` gave, to train on or to validate on; a `batching.Shardable`."""
 
     data: Any
@@ -80,7 +80,7 @@ class _Windows:
     examples do, and the next one begins with the first of them.
     """
 
-    def __init__(self, whole: arrays.ArraySource, examples: Examples, steps: int) -> None:
+    def __init__(self, whole: arrays.ArraySource, examples: ArrayExamples, steps: int) -> None:
         self._whole = whole
         self._batch_size = examples.batch_size
         self._steps = steps

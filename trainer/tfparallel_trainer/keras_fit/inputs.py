@@ -162,7 +162,7 @@ def _of_arrays(arguments: Arguments, seed: int | None) -> Inputs:
     batch_size = arguments.batch_size or _even(count, arguments.steps_per_epoch)
     whole = order.steps(count, batch_size)
     return Inputs(
-        training=arrays.Examples(
+        training=arrays.ArrayExamples(
             data=examples,
             batch_size=batch_size,
             seed=seed,
@@ -199,7 +199,7 @@ def _held_out(arguments: Arguments, examples: Any) -> batching.Shardable:
     size = arguments.validation_batch_size or arguments.batch_size or _even(count, steps)
     if steps is not None:
         examples = nest.convert(lambda array: array[: steps * size], examples)
-    return arrays.Examples(data=examples, batch_size=size)
+    return arrays.ArrayExamples(data=examples, batch_size=size)
 
 
 def _even(count: int, steps: int | None) -> int:

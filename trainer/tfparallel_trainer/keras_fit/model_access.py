@@ -61,7 +61,7 @@ class ReplicatedModelAccess:
         self._sharings: dict[tuple[int, ...], Callable[[], Any]] = {}
         variables, self._closures = replicas[0].state(), replicas[0].closures
         self._count = len(variables)
-        self._watch = writes.Watch(self._closures)
+        self._watch = writes.ChangeDetector(self._closures)
         self._written: set[int] = set()
         self._places: dict[int, int] = {}
         first = len(variables) - len(self._closures) if self.is_alone else 0

@@ -64,7 +64,7 @@ def _reporter(context: setup.RunContext) -> Iterator[reports.Reporter]:
     chief = settings.cluster.is_chief
     written = None
     if chief and context.logs:
-        written = records.Records(settings.output_dir, settings.results)
+        written = records.RunRecords(settings.output_dir, settings.results)
     pusher = progress.Pusher(settings.progress if chief else None, context.out.say)
     seconds = progress.END_SECONDS
     try:
@@ -113,7 +113,7 @@ def _loop(
         reporter=reporter,
         termination=context.stop,
         watch=context.watch,
-        schedule=training.Schedule(spec.checkpoint, settings.cluster.is_chief),
+        schedule=training.CheckpointSchedule(spec.checkpoint, settings.cluster.is_chief),
         save=save,
         observer=observe(engine_setup),
         start=engine_setup.start,

@@ -22,7 +22,7 @@ from tfparallel_trainer.loop.observer import Observer
 from tfparallel_trainer.reporting import reports
 
 
-class Schedule:
+class CheckpointSchedule:
     """When a checkpoint is due: after so many steps, so many minutes, or whichever comes first.
 
     Steps are counted by every process; only the chief looks at a clock. Without a spec none is due.
@@ -68,14 +68,14 @@ class Training:
     reporter: reports.Reporter
     termination: Termination
     watch: stall.Watch
-    schedule: Schedule
+    schedule: CheckpointSchedule
     save: Callable[[files.Position], None]
     """Saves a checkpoint, where one is configured and this process writes it."""
     observer: Observer
     start: files.Position
 
     def __post_init__(self) -> None:
-        self.examples.restore(feed.State(self.start.epoch, self.start.example))
+        self.examples.restore(feed.FeedPosition(self.start.epoch, self.start.example))
         self._step = self._saved_at = self.start.step
         self._tally = reports.Tally()
         self._batches = self._changes = 0
@@ -123,7 +123,7 @@ class Training:
         self.observer.training_ends()
 
     @property
-    def _place(self) -> feed.State:
+    def _place(self) -> feed.FeedPosition:
         """Where the data stands."""
         return self.examples.state
 

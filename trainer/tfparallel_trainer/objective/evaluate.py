@@ -76,7 +76,7 @@ def _name(term: loss.Term) -> str:
     return f"{title[0].lower()}{title[1:]}"
 
 
-class Report:
+class MetricReduction:
     """Combines the metrics of all ranks, and sums of numbers that each process brings."""
 
     def __init__(self, replicas: Sequence[Replica]) -> None:

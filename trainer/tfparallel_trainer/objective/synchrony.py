@@ -53,7 +53,7 @@ def number(context: Any) -> Any:
     return replica_id if static_number is None else int(static_number)
 
 
-class Context(NestedReplicaContext):
+class ReplicaContext(NestedReplicaContext):
     """A rank's place among those that a batch is divided over; enter it around a forward pass."""
 
     def __init__(self, data: collectives.Communicator) -> None:
@@ -103,11 +103,11 @@ def forward(model: Any, data: collectives.Communicator, x: Any) -> Any:
 
 
 @contextlib.contextmanager
-def within(model: Any, data: collectives.Communicator) -> Iterator[Context | None]:
+def within(model: Any, data: collectives.Communicator) -> Iterator[ReplicaContext | None]:
     """Let layers that are synchronised add up over the ranks in the body, where there are any."""
     if data.size == 1 or not (layers(model) or checks.runs_user_code(model)):
         yield None
         return
-    context = Context(data)
+    context = ReplicaContext(data)
     with context:  # it enters as None
         yield context

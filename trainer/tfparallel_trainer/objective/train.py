@@ -112,7 +112,7 @@ def _compute_phase(replica: Replica, index: int, rank_input: RankInput) -> Reduc
     phase, part = replica.computations[index], rank_input.part
     variables, count = phase.variables, _count_examples(part)
     # Forward: the terms of the loss as fractions, and the regularisation.
-    updated_weights = updates.Exchange(replica.model, replica.updates or updates.Updates())
+    updated_weights = updates.UpdateReduction(replica.model, replica.updates or updates.Updates())
     with tf.GradientTape() as tape, updates.local_kept(replica, tf.equal(count, 0)):
         fractions = []
         if part is not None:

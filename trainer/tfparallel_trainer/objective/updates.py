@@ -169,7 +169,7 @@ class Updates:
         return [model.weights[index] for index in self.joinings]
 
 
-class Exchange:
+class UpdateReduction:
     """What ranks join after the forward pass; make one before it, in each trace."""
 
     def __init__(self, model: Any, updates: Updates) -> None:

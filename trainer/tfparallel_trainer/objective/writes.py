@@ -32,7 +32,7 @@ def noted(places: Mapping[int, int]) -> Iterator[set[int]]:
         op_callbacks.remove_op_callback(note)
 
 
-class Watch:
+class ChangeDetector:
     """Tells which variables outside the model have another value than before.
 
     A traced function that takes such a variable, as for an evaluation, mostly only reads it.

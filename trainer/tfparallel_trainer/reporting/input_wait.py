@@ -18,7 +18,7 @@ _SPAN_SECONDS = 10.0
 
 
 @dataclasses.dataclass(slots=True)
-class Span:
+class StepTimes:
     """Steps, and how long they took with and without waiting."""
 
     waited: float = 0.0
@@ -48,15 +48,15 @@ class Wait:
 
     def __init__(self, clock: Callable[[], float] = time.perf_counter) -> None:
         self._clock = clock
-        self._recent = Span()
-        self._lately = Span()
+        self._recent = StepTimes()
+        self._lately = StepTimes()
         self._began = False
         self._warned = False
 
     def timed(self, batches: Generator[_Batch, None, None]) -> Generator[_Batch, None, None]:
         """Hand out the batches of an epoch, and time them."""
         if self._lately.total >= _SPAN_SECONDS:
-            self._lately = Span()
+            self._lately = StepTimes()
         self._warned = False
         with contextlib.closing(batches):
             asked = self._clock()
@@ -70,9 +70,9 @@ class Wait:
                 self._began = True
                 asked = done
 
-    def recent(self) -> Span:
+    def recent(self) -> StepTimes:
         """What is new since the last call."""
-        span, self._recent = self._recent, Span()
+        span, self._recent = self._recent, StepTimes()
         return span
 
     def warning(self) -> str | None:
@@ -81,7 +81,7 @@ class Wait:
         if self._warned or span.waited < _WAITED_SECONDS or span.share <= progress.MAX_INPUT_WAIT:
             return None
         self._warned = True
-        self._lately = Span()
+        self._lately = StepTimes()
         return (
             f"input keeps the devices waiting for {span.share:.0%} of the time "
             f"({1000 * span.waited / span.steps:.1f} of {1000 * span.total / span.steps:.1f} ms "

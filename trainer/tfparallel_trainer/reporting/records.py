@@ -21,7 +21,7 @@ from tfparallel_trainer.contract import outputs
 from tfparallel_trainer.storage import bucket, directory, durable
 
 
-class Records:
+class RunRecords:
     """Writes what happens in a run; only chief and evaluator have one. Later attempts append."""
 
     def __init__(

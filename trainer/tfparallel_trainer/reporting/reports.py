@@ -44,7 +44,7 @@ class Reporter:
     """The chief's outlets; other processes keep time and stay silent."""
 
     out: console.Console
-    written: records.Records | None
+    written: records.RunRecords | None
     pusher: pushing.Pusher
     other_metrics: Callable[[], dict[str, float]] = dict
     """Gives metrics that another process has computed meanwhile."""
@@ -209,7 +209,7 @@ class Reporter:
             self.written.flush()
 
     def _progress(
-        self, step: int, total: int | None, epoch: int, waited: input_wait.Span | None = None
+        self, step: int, total: int | None, epoch: int, waited: input_wait.StepTimes | None = None
     ) -> progress.Report:
         """Build a report within the limits, which would refuse it otherwise."""
         if total is not None and total > limits.MAX_COUNT:

@@ -83,8 +83,8 @@ def test_metrics_and_evaluation_are_those_of_one_rank() -> None:
             step(number, batch, frozenset()).loss
             for number, batch in enumerate(source(count, 5).epoch(0, 0))
         ]
-        report, _ = evaluate.Report(replicas)(np.zeros((2, len(replicas[0].terms))))
-        again, _ = evaluate.Report(replicas)(np.zeros((2, len(replicas[0].terms))))
+        report, _ = evaluate.MetricReduction(replicas)(np.zeros((2, len(replicas[0].terms))))
+        again, _ = evaluate.MetricReduction(replicas)(np.zeros((2, len(replicas[0].terms))))
         assert report == again  # reporting changes nothing
         evaluation = steps.Evaluation(module, replicas, source(count, 4).spec)
         evaluated = evaluation.run(source(count, 4, None).epoch(0, 0))

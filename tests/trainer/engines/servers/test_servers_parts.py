@@ -148,7 +148,7 @@ def test_a_gradient_that_is_older_than_the_bound_is_dropped(
     rank_replica = replica.build(module, shape.Mesh(), 0, "", 0, part)
     before = model.get_weights()
     spec = nest.convert(lambda leaf: tf.TensorSpec((None, *leaf.shape[1:]), leaf.dtype), part)
-    traced = steps.Steps(
+    traced = steps.WorkerFunctions(
         tf.distribute.get_strategy(), module, rank_replica, updates, bound
     ).training(spec)
     leaves = [tf.constant(leaf) for leaf in nest.leaves(part)]

@@ -16,7 +16,7 @@ from tfparallel_trainer.comms import shape, tpu_name
 from tfparallel_trainer.contract import exits, outputs, verification
 from tfparallel_trainer.data import arrays
 from tfparallel_trainer.engines.strategy import run, steps
-from tfparallel_trainer.engines.strategy.steps import Evaluation, Steps, TrainStep
+from tfparallel_trainer.engines.strategy.steps import Evaluation, ReplicatedModel, TrainStep
 from tfparallel_trainer.objective import replica, tracing
 
 STEPS = 15
@@ -120,17 +120,17 @@ def test_the_model_is_trained_and_exported(tmp_path: pathlib.Path, runs: trainin
 
 def build(
     model: Any, examples: Any, compiled: Any, batch: int, replicas: int = 3
-) -> tuple[replica.Replica, Steps, arrays.ArraySource]:
+) -> tuple[replica.Replica, ReplicatedModel, arrays.ArraySource]:
     """A model under a strategy of this process's devices, and batches of the examples."""
     strategy = ranks.strategy(replicas)
     module = ranks.module(lambda: model(), lambda built: built.compile(**compiled()))
     batches = ranks.feed_of((*examples, None), replicas, batch)
     with strategy.scope():
         mirror = replica.build(module, shape.Mesh(), 0, "", 1, batches.sample())
-    return mirror, Steps(strategy, module, mirror), batches
+    return mirror, ReplicatedModel(strategy, module, mirror), batches
 
 
-def train(traced: Steps, batches: arrays.ArraySource) -> list[float]:
+def train(traced: ReplicatedModel, batches: arrays.ArraySource) -> list[float]:
     step = TrainStep(traced, batches.spec)
     return [
         step(number, batch, frozenset()).loss for number, batch in enumerate(batches.epoch(0, 0))

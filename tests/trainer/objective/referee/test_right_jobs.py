@@ -109,19 +109,19 @@ def test_a_check_changes_nothing() -> None:
 
 
 def test_checks_are_made_after_each_doubling_new_division_and_change() -> None:
-    schedule = inspection.Schedule(2, always=False)
+    schedule = inspection.CheckSchedule(2, always=False)
     sizes = [4, 4, 3, 4, 1, 4, 4, 4, 3, 1]
     due = [number for number, size in enumerate(sizes, 1) if schedule.is_due(size)]
     assert due == [1, 2, 3, 4, 5, 8]
     changed = [False, False, True, False, True, True, True, True]
-    schedule = inspection.Schedule(2, always=False)
+    schedule = inspection.CheckSchedule(2, always=False)
     due = [
         number
         for number, is_changed in enumerate(changed, 1)
         if schedule.is_due(4, changed=is_changed)
     ]
     assert due == [1, 2, 3, 4, 5, 7, 8]  # the third change is not
-    always = inspection.Schedule(2, always=True)
+    always = inspection.CheckSchedule(2, always=True)
     assert all(always.is_due(size) for size in sizes)
 
 

@@ -187,7 +187,7 @@ class Evaluation(evaluate.Evaluator):
         self._module = module
         self._spec = spec
         self._traced: dict[int, Any] = {}
-        self._report = evaluate.Report(replicas)
+        self._report = evaluate.MetricReduction(replicas)
 
     def sums(self, batch: batching.Batch) -> Any:
         """Over the parts of this process."""

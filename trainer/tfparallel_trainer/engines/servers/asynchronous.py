@@ -13,7 +13,7 @@ from tfparallel_trainer.data import batching, nest
 from tfparallel_trainer.engines import engine
 from tfparallel_trainer.engines.servers import checked_steps, presence, steps
 from tfparallel_trainer.engines.servers.ledger import Ledger
-from tfparallel_trainer.engines.servers.steps import Steps
+from tfparallel_trainer.engines.servers.steps import WorkerFunctions
 from tfparallel_trainer.objective import evaluate, metrics
 from tfparallel_trainer.objective.replica import Replica
 
@@ -65,7 +65,7 @@ class Asynchronous:
     workers: presence.Workers
     replica: Replica
     """Its variables are on the servers."""
-    steps: Steps
+    steps: WorkerFunctions
     training: batching.Source
     evaluation: batching.Source | None
     referee: checked_steps.Referee | None = None

@@ -40,7 +40,7 @@ class Referee:
         self._outside: list[tuple[tracing.Kind, tf.Tensor]] = []
         """The variables outside the model, as `state` has seen them."""
         self._spec = spec
-        self._schedule = inspection.Schedule(1, always=always)
+        self._schedule = inspection.CheckSchedule(1, always=always)
         self._omitted = ["what workers do at the same time"] if workers > 1 else []
         self._single = single
         self._obstacle = single if isinstance(single, str) else ""
@@ -76,7 +76,7 @@ class Referee:
             VerificationError: it gave other numbers than one process.
         """
         changes = {key: variable - before[key] for key, variable in self.state().items()}
-        of_worker = plain.Outcome(loss, {}, changes, metrics)
+        of_worker = plain.PlainOutcome(loss, {}, changes, metrics)
         examples = nest.convert(tf.convert_to_tensor, batch.parts[0])
         try:
             return self._compare(step, examples, before, of_worker)
@@ -87,7 +87,7 @@ class Referee:
             return verification.Check(step + 1, {}, [self._obstacle])
 
     def _compare(
-        self, step: int, examples: Any, before: plain.Wholes, of_worker: plain.Outcome
+        self, step: int, examples: Any, before: plain.Wholes, of_worker: plain.PlainOutcome
     ) -> verification.Check:
         judge = self._judge = self._judge or self._prepare()
         judge.follow(self._outside)

@@ -21,7 +21,7 @@ Label = TypeVar("Label")
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class _Piece(Generic[Label]):
+class _WorkItem(Generic[Label]):
     label: Label
     function: Any
     arguments: tuple[Any, ...]
@@ -35,7 +35,7 @@ class Ledger(Generic[Label]):
         self._coordinator = coordinator
         self._count_hung = count_hung
         self._threads = concurrent.futures.ThreadPoolExecutor(threads, "results")
-        self._pieces: dict[concurrent.futures.Future[Any], _Piece[Label]] = {}
+        self._pieces: dict[concurrent.futures.Future[Any], _WorkItem[Label]] = {}
         self._abandoned: list[concurrent.futures.Future[Any]] = []
         """Of pieces that were given out again; a hung worker still has each that has not ended."""
 
@@ -45,7 +45,7 @@ class Ledger(Generic[Label]):
     def send(self, label: Label, function: Any, arguments: tuple[Any, ...]) -> None:
         """Give work to the next worker that is free, or raise what an earlier piece failed with."""
         value = self._coordinator.schedule(function, args=arguments)
-        piece = _Piece(label, function, arguments)
+        piece = _WorkItem(label, function, arguments)
         self._pieces[self._threads.submit(fetch, value)] = piece
 
     def take(self) -> list[tuple[Label, Any]]:

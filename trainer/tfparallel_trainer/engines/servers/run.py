@@ -91,7 +91,7 @@ class ParameterServerRun(engine.RunTemplate):
             ledger=ledger.Ledger(self._coordinator, most, workers.count_hung),
             workers=workers,
             replica=replica,
-            steps=steps.Steps(strategy, context.module, replica, applied_steps, bound),
+            steps=steps.WorkerFunctions(strategy, context.module, replica, applied_steps, bound),
             training=engine_setup.training,
             evaluation=engine_setup.evaluation,
             referee=self._referee(engine_setup),

@@ -39,7 +39,7 @@ def states(replica: Replica, contributions: np.ndarray) -> list[tf.Tensor]:
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Steps:
+class WorkerFunctions:
     """The traced functions of a model whose variables live on servers.
 
     What a function gives travels as one vector of float64. TensorFlow's coordinator brings the

@@ -46,7 +46,7 @@ class SplitModelAccess:
         self._places = {
             id(closure.value.handle): index for index, closure in enumerate(self._closures)
         }
-        self._watch = writes.Watch(self._closures)
+        self._watch = writes.ChangeDetector(self._closures)
         self._written: set[int] = set()
 
     @property

@@ -54,7 +54,7 @@ class StrategyRun(engine.RunTemplate):
         for phase in built.computations:
             check_optimizer(phase.optimizer)
         setup.check_export(context, built.model)
-        traced = self._traced = steps.Steps(strategy, context.module, built)
+        traced = self._traced = steps.ReplicatedModel(strategy, context.module, built)
         if self._compares_models(traced):
             self._compare_models(traced, engine_setup.training.spec)
         start = engine_setup.start
@@ -82,12 +82,12 @@ class StrategyRun(engine.RunTemplate):
         )
         return steps.StrategyEngine(traced, step, evaluator, engine_setup.evaluation)
 
-    def _compares_models(self, traced: steps.Steps) -> bool:
+    def _compares_models(self, traced: steps.ReplicatedModel) -> bool:
         """Whether processes can compare their models; TPUs hold variables in a way of their own."""
         is_stateful = bool(checks.find_stateful(traced.replica.model))
         return traced.replicas > 1 and not self.context.settings.uses_tpu and not is_stateful
 
-    def _compare_models(self, traced: steps.Steps, spec: Any) -> None:
+    def _compare_models(self, traced: steps.ReplicatedModel, spec: Any) -> None:
         """Refuse (UserCodeError) processes whose layers differ, or variables outside the model.
 
         Constants are not: the number of a replica is one of them under a strategy.

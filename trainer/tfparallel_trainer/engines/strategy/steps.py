@@ -33,7 +33,7 @@ MOST_TRACED = 32
 """Functions that are kept: batches of ever other lengths would fill the memory with them."""
 
 
-class Steps:
+class ReplicatedModel:
     """A model that a strategy holds and runs; replicas without examples get a batch of none."""
 
     def __init__(self, strategy: Any, module: user.Module, replica: Replica) -> None:
@@ -159,7 +159,7 @@ class Steps:
 
     def _replica_in_context(self) -> Replica:
         context = tf.distribute.get_replica_context()
-        return dataclasses.replace(self.replica, data=Exchange(context))
+        return dataclasses.replace(self.replica, data=StrategyCommunicator(context))
 
 
 def ranks_of_process(strategy: Any) -> tuple[int, ...]:
@@ -178,7 +178,12 @@ class TrainStep(engine.Step):
     """The step of all replicas of a strategy, on batches of a structure (tf.TensorSpec)."""
 
     def __init__(
-        self, traced: Steps, spec: Any, targets: Any = None, *, omitted: Sequence[str] = ()
+        self,
+        traced: ReplicatedModel,
+        spec: Any,
+        targets: Any = None,
+        *,
+        omitted: Sequence[str] = (),
     ) -> None:
         """Take what says what is not compared with one process, where a job asks for that."""
         super().__init__(traced.module, traced.replica, traced.replicas, targets)
@@ -202,7 +207,7 @@ class StrategyEngine(engine.Synchronous):
 
     def __init__(
         self,
-        traced: Steps,
+        traced: ReplicatedModel,
         step: TrainStep,
         evaluator: evaluate.Evaluator | None,
         examples: batching.Source | None,
@@ -236,7 +241,7 @@ class Omission:
 class Evaluation(evaluate.Evaluator):
     """Evaluates the replicas of this process together with those of its peers."""
 
-    def __init__(self, traced: Steps, spec: Any) -> None:
+    def __init__(self, traced: ReplicatedModel, spec: Any) -> None:
         replicas = [traced.replica]
         averaged = functools.partial(evaluate.averaged, replicas)
         super().__init__(replicas, traced.share_statistics, averaged)
@@ -288,7 +293,7 @@ def _kept(replica: Replica, part: Any, everywhere: bool) -> Iterator[None]:
         before.put_back_unless(tf.shape(nest.leaves(part)[0])[0] > 0)
 
 
-class Exchange(collectives.Communicator):
+class StrategyCommunicator(collectives.Communicator):
     """A replica's end of its strategy; make one in each replica, while it is traced."""
 
     def __init__(self, context: Any) -> None:

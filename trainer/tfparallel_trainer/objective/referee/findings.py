@@ -57,7 +57,7 @@ class Fault(enum.Enum):
 
 
 def kind_of(
-    differing: Sequence[observations.Quantity], *, between_ranks: bool, undivided: bool
+    differing: Sequence[observations.ObservedQuantity], *, between_ranks: bool, undivided: bool
 ) -> Fault:
     """The likely kind of a fault.
 
@@ -77,7 +77,7 @@ def kind_of(
 
 
 def error(
-    fault: Fault, step: int, differing: Sequence[observations.Quantity], largest: float
+    fault: Fault, step: int, differing: Sequence[observations.ObservedQuantity], largest: float
 ) -> errors.VerificationError:
     """The error that ends the job on every process."""
     cause, remedy = fault.value
@@ -101,7 +101,7 @@ def training_differs(step: int) -> errors.VerificationError:
     ).on_every_process()
 
 
-def _names(differing: Sequence[observations.Quantity]) -> str:
+def _names(differing: Sequence[observations.ObservedQuantity]) -> str:
     """The quantities for people: "the gradients of a, b and 3 more"."""
     kinds = [kind for kind in _KIND if any(quantity.kind is kind for quantity in differing)]
     shown = []

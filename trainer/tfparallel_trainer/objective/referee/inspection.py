@@ -36,7 +36,7 @@ _RANDOM = "the same step gives other numbers each time, as tf.random or NumPy in
 _NO_MEMORY = "a device has no memory left for the examples of all ranks"
 
 
-class Schedule:
+class CheckSchedule:
     """When a check is due: after steps 1, 2, 4, 8 and so on, counted from each start.
 
     So is one after the first batch of each kind of division. So are those after changes 1, 2, 4, 8
@@ -73,15 +73,15 @@ class Referee:
         """`spec`: tf.TensorSpec [None, …] of a part."""
         self._replicas = replicas
         self._ranks = replicas[0].data.size
-        self._schedule = Schedule(self._ranks, always=always)
+        self._schedule = CheckSchedule(self._ranks, always=always)
         self._gather = sampling.Gathering(replicas, spec)
         self._limit = max(comparison.limit_of(rank_replica.model) for rank_replica in replicas)
         self._precision = max(
             comparison.precision_of(rank_replica.model) for rank_replica in replicas
         )
         self._sides = sides.Sides(replicas, trial, spec)
-        self._exchange = tables.Exchange(replicas)
-        self._quantities: list[observations.Quantity] = []
+        self._exchange = tables.TableExchange(replicas)
+        self._quantities: list[observations.ObservedQuantity] = []
         self._most = sampling.MOST
         """Examples of a check; fewer once a device had no memory for them."""
         self._obstacle: str | None = None

@@ -20,10 +20,10 @@ RANDOM = "the same step gives other numbers each time, as tf.random or NumPy in 
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Quantity:
+class JudgedQuantity:
     """Something that is compared."""
 
-    about: observations.Quantity
+    about: observations.ObservedQuantity
     key: str = ""
     """Of a variable."""
 
@@ -32,7 +32,7 @@ class Quantity:
 class Judgement:
     """What one comparison has shown."""
 
-    quantities: Sequence[Quantity]
+    quantities: Sequence[JudgedQuantity]
     differences: Any
     """By quantity."""
     rounding: Any
@@ -88,7 +88,7 @@ class Judge:
         step: int,
         examples: Any,
         before: plain.Wholes,
-        of_ranks: plain.Outcome,
+        of_ranks: plain.PlainOutcome,
         *,
         measures: bool,
     ) -> Judgement:
@@ -135,7 +135,7 @@ class Judge:
 
     def _kind_of(
         self,
-        differing: Sequence[Quantity],
+        differing: Sequence[JudgedQuantity],
         examples: Any,
         before: plain.Wholes,
         *,
@@ -152,23 +152,23 @@ class Judge:
         return findings.Fault.ASSIGNED if is_assigned else findings.Fault.UPDATE
 
     def _differences(
-        self, first: plain.Outcome, second: plain.Outcome, before: plain.Wholes
-    ) -> tuple[list[Quantity], Any]:
+        self, first: plain.PlainOutcome, second: plain.PlainOutcome, before: plain.Wholes
+    ) -> tuple[list[JudgedQuantity], Any]:
         model = self._model
-        quantities = [Quantity(observations.Quantity(_KIND.LOSS, ""))]
+        quantities = [JudgedQuantity(observations.ObservedQuantity(_KIND.LOSS, ""))]
         pairs: list[tuple[Any, Any, float]] = [(first.loss, second.loss, 0.0)]
         floor = comparison.SMALL * math.hypot(*map(_norm, second.gradients.values()))
         for key in model.trained if model.takes_gradients else ():
-            about = observations.Quantity(_KIND.GRADIENTS, model.path(key))
-            quantities.append(Quantity(about, key))
+            about = observations.ObservedQuantity(_KIND.GRADIENTS, model.path(key))
+            quantities.append(JudgedQuantity(about, key))
             pairs.append((first.gradients[key], second.gradients[key], floor))
         for key, change in second.changes.items():
-            about = observations.Quantity(model.kind(key), model.path(key))
-            quantities.append(Quantity(about, key))
+            about = observations.ObservedQuantity(model.kind(key), model.path(key))
+            quantities.append(JudgedQuantity(about, key))
             stored = comparison.storing(model.dtype(key), self._limit) * _norm(before[key])
             pairs.append((first.changes[key], change, stored))
         for name, value in second.metrics.items():
-            quantities.append(Quantity(observations.Quantity(_KIND.METRICS, name)))
+            quantities.append(JudgedQuantity(observations.ObservedQuantity(_KIND.METRICS, name)))
             pairs.append((first.metrics.get(name, math.inf), value, 0.0))
         with np.errstate(all="ignore"):  # infinities
             apart = np.array([_norm(np.subtract(actual, other)) for actual, other, _ in pairs])

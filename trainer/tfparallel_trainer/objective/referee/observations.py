@@ -17,7 +17,7 @@ _KIND = verification.Quantity
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Quantity:
+class ObservedQuantity:
     """Something that is compared."""
 
     kind: verification.Quantity
@@ -29,13 +29,13 @@ class Quantity:
 class Variable:
     """A variable whose change is compared."""
 
-    quantity: Quantity
+    quantity: ObservedQuantity
     handle: snapshots.Handle
     is_shared: bool
     """Whether all ranks have the same value between steps."""
 
 
-def observe(outcome: Any, variables: Sequence[Variable], before: snapshots.Snapshot) -> Any:
+def observe(outcome: Any, variables: Sequence[Variable], before: snapshots.VariableSnapshot) -> Any:
     """The projections of what a rank gave, and of what it has changed since a snapshot.
 
     An array [quantities, `comparison.PROJECTIONS`], in the order of `quantities`.
@@ -84,7 +84,9 @@ def variables_of(replica: Replica, function: Any = None) -> Variables:
         kind = _KIND.WEIGHTS if id(variable) in are_trained else _KIND.NON_TRAINABLE_STATE
         kind = _KIND.OPTIMIZER_STATE if id(variable) in optimizer else kind
         is_shared = id(variable) not in following
-        variables.append(Variable(Quantity(kind, variable.path), variable.value.handle, is_shared))
+        variables.append(
+            Variable(ObservedQuantity(kind, variable.path), variable.value.handle, is_shared)
+        )
     known_handles = {id(changing.handle) for changing in variables}
     known_handles |= {id(variable.value.handle) for variable, _ in replica.seeds}
     known_handles |= {id(variable.value.handle) for variable in replica.model.metrics_variables}
@@ -99,18 +101,18 @@ def variables_of(replica: Replica, function: Any = None) -> Variables:
     return Variables(trained, variables)
 
 
-def outside(name: str) -> Quantity:
+def outside(name: str) -> ObservedQuantity:
     """What is compared of a variable of neither the model nor the optimizer."""
-    return Quantity(_KIND.NON_TRAINABLE_STATE, f"{name} (not of the model)")
+    return ObservedQuantity(_KIND.NON_TRAINABLE_STATE, f"{name} (not of the model)")
 
 
-def quantities(variables: Variables, metrics: Sequence[str]) -> list[Quantity]:
+def quantities(variables: Variables, metrics: Sequence[str]) -> list[ObservedQuantity]:
     """What is compared, in the order of `differences`."""
     return [
-        Quantity(_KIND.LOSS, ""),
-        *(Quantity(_KIND.GRADIENTS, variable.path) for variable in variables.trained),
+        ObservedQuantity(_KIND.LOSS, ""),
+        *(ObservedQuantity(_KIND.GRADIENTS, variable.path) for variable in variables.trained),
         *(variable.quantity for variable in variables.changing),
-        *(Quantity(_KIND.METRICS, name) for name in sorted(metrics)),
+        *(ObservedQuantity(_KIND.METRICS, name) for name in sorted(metrics)),
     ]
 
 

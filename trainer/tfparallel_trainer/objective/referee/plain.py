@@ -28,7 +28,7 @@ def most_weights() -> int:
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Outcome:
+class PlainOutcome:
     """What a step of one process, or of all ranks, gives on a few examples."""
 
     loss: float
@@ -86,7 +86,9 @@ class Model:
                 _, value = remaining.pop(index)
                 closure.assign(value)
 
-    def run(self, step: int, examples: Any, before: Wholes, applied_gradients: Wholes) -> Outcome:
+    def run(
+        self, step: int, examples: Any, before: Wholes, applied_gradients: Wholes
+    ) -> PlainOutcome:
         """Compute a step from a state, and apply gradients by key, if it takes any."""
         self._load(before)
         evaluate.reset_metrics([self._replica])
@@ -102,7 +104,7 @@ class Model:
             changes = {
                 key: value_of(variable) - before[key] for key, variable in self._variables.items()
             }
-        return Outcome(
+        return PlainOutcome(
             loss=float(loss),
             gradients={
                 key: _dense(gradient, before[key])
@@ -145,7 +147,7 @@ class Model:
     @contextlib.contextmanager
     def _restored(self) -> Iterator[None]:
         """Restore what a step changes that is not the model's, such as a loss's variable."""
-        before = snapshots.Snapshot(snapshots.handles_of(self._traced))
+        before = snapshots.VariableSnapshot(snapshots.handles_of(self._traced))
         try:
             yield
         finally:

@@ -20,7 +20,7 @@ def trace(replica: Replica, spec: Any, gradients: Sequence[Sequence[Any]] | None
     """Trace what takes the step's number, a small batch, and gradients such as these.
 
     Without them it applies its own, and draws for each example as a worker does. The concrete
-    function gives a `trials.Outcome` as a tuple, on the device of the replica.
+    function gives a `trials.RankOutcome` as a tuple, on the device of the replica.
     """
 
     def run(step: tf.Tensor, whole: Any, totals: Any) -> Any:

@@ -151,7 +151,7 @@ class Sides:
             )
 
     @contextlib.contextmanager
-    def _restored(self) -> Iterator[snapshots.Snapshot]:
+    def _restored(self) -> Iterator[snapshots.VariableSnapshot]:
         """Restore all variables after the body, which begins with no examples in the metrics."""
         handles = [
             variable.handle for variables in self.variables for variable in variables.changing
@@ -160,7 +160,7 @@ class Sides:
             handles += snapshots.handles_of(function)
         for rank_replica in self._replicas:
             handles += [metric.value.handle for metric in rank_replica.model.metrics_variables]
-        before = snapshots.Snapshot(handles)
+        before = snapshots.VariableSnapshot(handles)
         evaluate.reset_metrics(self._replicas)
         try:
             yield before

@@ -49,7 +49,7 @@ def size_of(handles: Iterable[Handle]) -> int:
     )
 
 
-class Snapshot:
+class VariableSnapshot:
     """The values of some variables; on a CPU, none is copied before it changes."""
 
     def __init__(self, handles: Iterable[Handle]) -> None:

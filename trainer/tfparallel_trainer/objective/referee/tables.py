@@ -59,7 +59,7 @@ class Table:
         return np.maximum(self.differences, self.between)
 
 
-class Exchange:
+class TableExchange:
     """Gives all processes the rows of all ranks."""
 
     def __init__(self, replicas: Sequence[replica.Replica]) -> None:
@@ -154,7 +154,7 @@ def _scales(alone: Any, states: Any, variables: observations.Variables, limit: f
 
 
 def by_kind(
-    quantities: Sequence[observations.Quantity], apart: Any, limits: Any
+    quantities: Sequence[observations.ObservedQuantity], apart: Any, limits: Any
 ) -> dict[verification.Quantity, verification.Difference]:
     """The largest difference of each kind of quantity, next to its limit."""
     largest: dict[verification.Quantity, verification.Difference] = {}

@@ -11,7 +11,7 @@ from tfparallel_trainer.objective.replica import Replica
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Outcome:
+class RankOutcome:
     """What a rank gives for a small batch; its variables have changed as in a step."""
 
     loss: tf.Tensor
@@ -29,8 +29,8 @@ class Trial(Protocol):
     def trace(self, pattern: tuple[bool, ...]) -> Any:
         """Trace what takes the step's number and the parts of this process's ranks.
 
-        The pattern says which of them have examples. The concrete function gives an `Outcome` as a
-        tuple for each rank.
+        The pattern says which of them have examples. The concrete function gives a `RankOutcome`
+        for each rank, as a tuple.
         """
 
 

@@ -156,7 +156,7 @@ class StageWorker:
         nodes, model, data = self.rank.stage.nodes, self._partition.model, self.rank.head.data
         layers = synchrony.among(node.calls for node in nodes)
         adds_up = self._training and layers and data.size > 1
-        with synchrony.Context(data) if adds_up else contextlib.nullcontext():
+        with synchrony.ReplicaContext(data) if adds_up else contextlib.nullcontext():
             if not self.rank.groups:
                 return interpreter.run_nodes(model, nodes, tensors, variables, self._training)
             outputs = model.output_tensors() if self.rank.is_last else ()

@@ -55,7 +55,7 @@ class SplitReferee:
         self._trials = trials
         divided = local_ranks.partition
         self._parts = divided.mesh.data * divided.microbatches
-        self._schedule = inspection.Schedule(self._parts, always=always)
+        self._schedule = inspection.CheckSchedule(self._parts, always=always)
         self._build = build
         self._judge: judgement.Judge | None = None
         """On the first process, once it is needed."""
@@ -196,7 +196,7 @@ class SplitReferee:
         gathers = all(key in variables and not variables[key].trainable for key in differing)
         fault = findings.Fault.ASSIGNED if gathers else findings.Fault.STATE
         named = [
-            observations.Quantity(
+            observations.ObservedQuantity(
                 _KIND.NON_TRAINABLE_STATE if gathers else _KIND.WEIGHTS,
                 variables[key].path if key in variables else "the optimizer",
             )

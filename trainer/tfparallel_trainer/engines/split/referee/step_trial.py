@@ -130,7 +130,7 @@ class Trials:
             ]
         for function in self._traced.values():
             handles += snapshots.handles_of(function)
-        before = snapshots.Snapshot(handles)
+        before = snapshots.VariableSnapshot(handles)
         try:
             yield
         finally:
@@ -143,7 +143,7 @@ class Trials:
                 kind = tf.as_dtype(entry.variable.dtype).as_numpy_dtype
                 entry.variable.assign(wholes[key][entry.box.slices].astype(kind))
 
-    def run(self, sample: TrialSample, before: plain.Wholes) -> plain.Outcome:
+    def run(self, sample: TrialSample, before: plain.Wholes) -> plain.PlainOutcome:
         """Make the step from the state as it is, which `before` has; changes it."""
         heads = [rank.head for rank in self._ranks.local]
         evaluate.reset_metrics(heads)
@@ -156,7 +156,7 @@ class Trials:
         loss, gradients = self._traced[sample.shares](tf.constant(sample.step, tf.int64), parts)
         total = self.gathering.gradients(gradients)
         after = self.gathering.state()
-        return plain.Outcome(
+        return plain.PlainOutcome(
             loss=float(loss),
             gradients=total,
             changes={key: change - before[key] for key, change in after.items()},
