@@ -26,7 +26,7 @@ from tfparallel_trainer import tasks, user
 from tfparallel_trainer.comms import devices, rendezvous, shape
 from tfparallel_trainer.contract import environment
 from tfparallel_trainer.data import batching, source
-from tfparallel_trainer.engines.mesh import steps
+from tfparallel_trainer.engines.mesh import mesh_steps
 from tfparallel_trainer.objective import replica, state
 
 STEPS = 30
@@ -141,7 +141,7 @@ def train(
         replica.forget_names()
         replicas.append(replica.build(module, mesh, rank, name, SEED, examples.sample()))
     state.share(replicas, [0])
-    step = steps.TrainStep(module, replicas, examples.spec)
+    step = mesh_steps.TrainStep(module, replicas, examples.spec)
     number = 0
     for epoch in range(STEPS):
         for batch in examples.epoch(epoch, 0):

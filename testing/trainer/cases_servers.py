@@ -29,7 +29,7 @@ from tfparallel_trainer import tasks, user
 from tfparallel_trainer.comms import cluster, devices, shape
 from tfparallel_trainer.contract import environment
 from tfparallel_trainer.data import batching, source
-from tfparallel_trainer.engines.servers import asynchronous, control, ledger, presence, steps
+from tfparallel_trainer.engines.servers import asynchronous, control, ledger, presence, worker_steps
 from tfparallel_trainer.objective import replica
 
 WORKERS = 2
@@ -130,7 +130,7 @@ def train(case: cases.Case, members: Cluster, seeds: Sequence[int]) -> list[Trai
         ledger=ledger.Ledger(members.coordinator, _THREADS, members.workers.count_hung),
         workers=members.workers,
         replica=chief_replica,
-        steps=steps.WorkerFunctions(members.strategy, module, chief_replica, count, None),
+        steps=worker_steps.WorkerFunctions(members.strategy, module, chief_replica, count, None),
         training=first,
         evaluation=None,
     )

@@ -18,7 +18,7 @@ from tfparallel_trainer import user
 from tfparallel_trainer.comms import shape
 from tfparallel_trainer.data import arrays, batching
 from tfparallel_trainer.engines import engine
-from tfparallel_trainer.engines.mesh import steps
+from tfparallel_trainer.engines.mesh import mesh_steps
 from tfparallel_trainer.objective import replica, state, updates
 
 DEVICES = logical_devices.NAMES
@@ -81,6 +81,6 @@ def run(
     """Train over the examples once; gives the replicas and what the steps gave."""
     replicas = build(module, examples, ranks)
     batches = feed_of(examples, ranks, batch)
-    step = steps.TrainStep(module, replicas, batches.spec, **options)
+    step = mesh_steps.TrainStep(module, replicas, batches.spec, **options)
     outcomes = [step(number, part, frozenset()) for number, part in enumerate(batches.epoch(0, 0))]
     return replicas, outcomes

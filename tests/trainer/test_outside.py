@@ -24,7 +24,7 @@ from tfparallel_trainer.contract import environment, exits, job_file
 from tfparallel_trainer.contract import progress as protocol
 from tfparallel_trainer.lifecycle import termination
 from tfparallel_trainer.loop import preflight
-from tfparallel_trainer.reporting import progress
+from tfparallel_trainer.reporting import progress_pusher
 
 pytestmark = pytest.mark.usefixtures("runs")
 
@@ -343,7 +343,7 @@ def test_progress_is_throttled_and_the_last_report_is_sent(tmp_path: pathlib.Pat
     token.write_text("first\n")
     with receiver() as server:
         url = f"http://127.0.0.1:{server.server_port}/progress"
-        pusher = progress.Pusher(settings.ProgressTarget(url, token, None, 60), print)
+        pusher = progress_pusher.Pusher(settings.ProgressTarget(url, token, None, 60), print)
         pusher.put(report(1))
         waiting.until(lambda: server.got, "the first report")
         token.write_text("second\n")
@@ -361,7 +361,7 @@ def test_progress_that_nobody_accepts_is_reported_once_and_harms_nothing() -> No
     messages: list[str] = []
     (port,) = ports.allocate(1)
     target = settings.ProgressTarget(f"http://127.0.0.1:{port}/", None, None, 0.01)
-    pusher = progress.Pusher(target, messages.append)
+    pusher = progress_pusher.Pusher(target, messages.append)
     for step in range(5):
         pusher.put(report(step))
         time.sleep(0.05)
@@ -377,7 +377,7 @@ def test_a_last_report_that_is_not_taken_is_sent_again_unless_it_is_refused(
     with receiver() as server:
         server.answers = answers
         url = f"http://127.0.0.1:{server.server_port}/progress"
-        pusher = progress.Pusher(settings.ProgressTarget(url, None, None, 60), print)
+        pusher = progress_pusher.Pusher(settings.ProgressTarget(url, None, None, 60), print)
         pusher.put(report(7))
         pusher.close(60)
         assert [body["step"] for _, body in server.got] == [7] * tries
@@ -388,7 +388,9 @@ def test_a_report_that_comes_too_soon_is_sent_again_without_a_word() -> None:
     with receiver() as server:
         server.answers = [429, 429]
         url = f"http://127.0.0.1:{server.server_port}/progress"
-        pusher = progress.Pusher(settings.ProgressTarget(url, None, None, 0.01), messages.append)
+        pusher = progress_pusher.Pusher(
+            settings.ProgressTarget(url, None, None, 0.01), messages.append
+        )
         pusher.put(report(7))
         waiting.until(lambda: len(server.got) == 3, "the report is taken")
         pusher.close(60)
@@ -408,7 +410,7 @@ def test_neither_report_nor_token_goes_to_a_proxy(
         monkeypatch.delenv("no_proxy", raising=False)
         monkeypatch.delenv("NO_PROXY", raising=False)
         url = f"http://127.0.0.1:{server.server_port}/progress"
-        pusher = progress.Pusher(settings.ProgressTarget(url, token, None, 60), print)
+        pusher = progress_pusher.Pusher(settings.ProgressTarget(url, token, None, 60), print)
         pusher.put(report(7))
         pusher.close(60)
         assert [(who, body["step"]) for who, body in server.got] == [("Bearer secret", 7)]
@@ -420,14 +422,14 @@ def test_a_report_that_is_too_long_goes_without_its_placement() -> None:
     placement = protocol.Placement(mesh=job_file.Mesh(stage=61, cuts=names))
     with receiver() as server:
         url = f"http://127.0.0.1:{server.server_port}/progress"
-        pusher = progress.Pusher(settings.ProgressTarget(url, None, None, 60), print)
+        pusher = progress_pusher.Pusher(settings.ProgressTarget(url, None, None, 60), print)
         pusher.put(report(7).model_copy(update={"placement": placement}))
         pusher.close(60)
     assert [body for _, body in server.got] == [{"step": 7, "epoch": 0, "metrics": {"loss": "0.5"}}]
 
 
 def test_no_progress_address_sends_nothing() -> None:
-    pusher = progress.Pusher(None, print)
+    pusher = progress_pusher.Pusher(None, print)
     pusher.put(report(1))
     pusher.close()
 

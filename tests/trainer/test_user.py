@@ -10,7 +10,7 @@ import pytest
 
 from testing import disks
 from tfparallel_trainer import errors, user
-from tfparallel_trainer.evaluator import run as evaluator
+from tfparallel_trainer.evaluator import checkpoint_evaluator as evaluator
 from tfparallel_trainer.loop import exit_report
 from tfparallel_trainer.objective import checks
 

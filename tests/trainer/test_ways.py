@@ -22,10 +22,10 @@ from tfparallel_trainer.comms import shape
 from tfparallel_trainer.contract import job_file
 from tfparallel_trainer.data import batching, feed, stream
 from tfparallel_trainer.engines import engine
-from tfparallel_trainer.engines.mesh import steps
+from tfparallel_trainer.engines.mesh import mesh_steps
 from tfparallel_trainer.lifecycle import stall, termination
 from tfparallel_trainer.loop import observer, training
-from tfparallel_trainer.reporting import console, progress, reports
+from tfparallel_trainer.reporting import console, progress_pusher, reports
 
 PACKAGE = pathlib.Path(tfparallel_trainer.__file__).parent
 PAGE = paths.PAGES / "explanation/architecture.md"
@@ -123,12 +123,12 @@ def test_a_batch_goes_the_way_of_the_page() -> None:
     examples = feed.Feed(source)
     spec = job_file.TrainerSpec.model_validate({"steps": 2, "globalBatchSize": 4})
     out = console.Console("test")
-    step = steps.TrainStep(module, replicas, examples.spec)
+    step = mesh_steps.TrainStep(module, replicas, examples.spec)
     loop = training.Training(
         spec=spec,
         examples=examples,
         engine=engine.Synchronous(replicas, step, None, None),
-        reporter=reports.Reporter(out, None, progress.Pusher(None, out.say), chief=True),
+        reporter=reports.Reporter(out, None, progress_pusher.Pusher(None, out.say), chief=True),
         termination=termination.Termination(lambda: None, 30),
         watch=stall.Watch(stall.Limits(work=600, wait=600)),
         schedule=training.CheckpointSchedule(None, True),

@@ -61,12 +61,12 @@ def _attempt(settings: Settings, out: console.Console, started: float) -> None:
     from tfparallel_trainer import user
     from tfparallel_trainer.comms import devices
     from tfparallel_trainer.engines import engine, setup
-    from tfparallel_trainer.engines.mesh import run as mesh
+    from tfparallel_trainer.engines.mesh import mesh_run as mesh
     from tfparallel_trainer.engines.servers import control
-    from tfparallel_trainer.engines.servers import run as servers
-    from tfparallel_trainer.engines.split import run as split
-    from tfparallel_trainer.engines.strategy import run as strategy
-    from tfparallel_trainer.evaluator import run as evaluator
+    from tfparallel_trainer.engines.servers import parameter_server_run as servers
+    from tfparallel_trainer.engines.split import split_run as split
+    from tfparallel_trainer.engines.strategy import strategy_run as strategy
+    from tfparallel_trainer.evaluator import checkpoint_evaluator as evaluator
     from tfparallel_trainer.keras_fit import callbacks
     from tfparallel_trainer.lifecycle import stall
     from tfparallel_trainer.loop import exit_report, run

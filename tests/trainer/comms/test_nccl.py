@@ -12,8 +12,8 @@ from testing.trainer import logical_devices, ranks
 from testing.trainer import runs as trainings
 from tfparallel_trainer import tasks
 from tfparallel_trainer.comms import agreement, collectives, nccl, shape
-from tfparallel_trainer.engines.mesh import steps
-from tfparallel_trainer.engines.strategy import run
+from tfparallel_trainer.engines.mesh import mesh_steps
+from tfparallel_trainer.engines.strategy import strategy_run
 
 DEVICES = logical_devices.NAMES
 GPU = "/job:worker/replica:0/task:1/device:GPU:0"
@@ -98,14 +98,14 @@ def test_a_strategy_whose_gpus_do_without_nccl_is_told(
 ) -> None:
     options = tf.distribute.experimental.CommunicationOptions(implementation=strategy)
     extended = types.SimpleNamespace(_communication_options=options, worker_devices=(device,))
-    assert len(list(run.advise_transport(extended))) == is_advised
+    assert len(list(strategy_run.advise_transport(extended))) == is_advised
 
 
 def test_strategies_of_tensorflow_choose_as_the_page_says() -> None:
     mirrored = ranks.strategy(3).extended
     assert mirrored._communication_options.implementation.value == "RING", "on CPUs"
-    assert list(run.advise_transport(mirrored)) == []
-    assert list(run.advise_transport(ranks.strategy(1).extended)) == []
+    assert list(strategy_run.advise_transport(mirrored)) == []
+    assert list(strategy_run.advise_transport(ranks.strategy(1).extended)) == []
 
 
 def ends(hint: collectives.Hint | None, size: int = 2) -> list[collectives.Communicator]:
@@ -208,6 +208,6 @@ def test_a_step_of_gpus_asks_for_nccl(
     module = ranks.module(network, lambda model: model.compile("adam", "mse"))
     examples = (np.ones((8, 4), "float32"), np.ones((8, 1), "float32"), None)
     batches = ranks.feed_of(examples, 2, 8)
-    step = steps.TrainStep(module, ranks.build(module, examples, 2), batches.spec)
+    step = mesh_steps.TrainStep(module, ranks.build(module, examples, 2), batches.spec)
     traced = step._function((True, True), True)
     assert hints(traced.graph) == {hint}

@@ -12,10 +12,10 @@ from tfparallel_trainer.checkpoint import files
 from tfparallel_trainer.contract import job_file
 from tfparallel_trainer.data import batching, feed, stream
 from tfparallel_trainer.engines import engine
-from tfparallel_trainer.engines.mesh.steps import TrainStep
+from tfparallel_trainer.engines.mesh.mesh_steps import TrainStep
 from tfparallel_trainer.lifecycle import stall, termination
 from tfparallel_trainer.loop import observer, training
-from tfparallel_trainer.reporting import console, progress, reports
+from tfparallel_trainer.reporting import console, progress_pusher, reports
 
 
 @pytest.mark.parametrize(
@@ -80,7 +80,7 @@ def prepared(spec: job_file.TrainerSpec, source: batching.Source, **more: Any) -
         engine=engine.Synchronous(
             replicas, TrainStep(user_module, replicas, examples.spec), None, None
         ),
-        reporter=Totals(out, None, progress.Pusher(None, out.say), chief=True),
+        reporter=Totals(out, None, progress_pusher.Pusher(None, out.say), chief=True),
         termination=termination.Termination(lambda: None, 30),
         watch=stall.Watch(stall.Limits(work=600, wait=600)),
         observer=observer.Observer(),

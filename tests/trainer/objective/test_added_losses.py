@@ -9,7 +9,7 @@ import pytest
 
 from testing import repeats
 from testing.trainer import ranks, weights
-from tfparallel_trainer.engines.mesh import steps
+from tfparallel_trainer.engines.mesh import mesh_steps
 from tfparallel_trainer.objective import evaluate, replica
 
 pytestmark = pytest.mark.filterwarnings("ignore:__array__:DeprecationWarning")  # within Keras
@@ -72,7 +72,7 @@ def test_added_losses_are_those_of_one_process(count: int) -> None:
     assert all(list(outcome.losses) == ["loss"] for outcome in outcomes)
     x, y, _ = examples()
     spec = ranks.feed_of(examples(), count, 7)
-    results = steps.Evaluation(module, replicas, spec.spec).run(
+    results = mesh_steps.Evaluation(module, replicas, spec.spec).run(
         ranks.feed_of((x[:28], y[:28], None), count, 7).epoch(0, 0)
     )
     evaluated = expected.evaluate(x[:28], y[:28], batch_size=7, verbose=0)
@@ -106,7 +106,7 @@ def test_averages_are_evaluated_and_training_keeps_its_weights() -> None:
     replicas, _ = ranks.run(module, examples(), 2, 7)
     before = [rank_replica.model.get_weights() for rank_replica in replicas]
     batches = ranks.feed_of(examples(), 2, 31)
-    results = steps.Evaluation(module, replicas, batches.spec).run(batches.epoch(0, 0))
+    results = mesh_steps.Evaluation(module, replicas, batches.spec).run(batches.epoch(0, 0))
     for rank_replica, values in zip(replicas, before, strict=True):
         for a, b in zip(rank_replica.model.get_weights(), values, strict=True):
             np.testing.assert_array_equal(a, b)

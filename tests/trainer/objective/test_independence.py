@@ -10,7 +10,7 @@ import pytest
 from testing.trainer import ranks
 from tfparallel_trainer import errors
 from tfparallel_trainer.comms import shape
-from tfparallel_trainer.engines.strategy import steps
+from tfparallel_trainer.engines.strategy import strategy_steps
 from tfparallel_trainer.objective import replica
 
 LAYERS, OPS = keras.layers, keras.ops
@@ -98,7 +98,9 @@ def run(build: Callable[[], Any], loss: Any, count: int, strategy: Any = None) -
     with strategy.scope():
         mirror = replica.build(module, shape.Mesh(), 0, "", 1, batches.sample())
     before = [value.numpy() for value in mirror.state()]
-    step = steps.TrainStep(steps.ReplicatedModel(strategy, module, mirror), batches.spec)
+    step = strategy_steps.TrainStep(
+        strategy_steps.ReplicatedModel(strategy, module, mirror), batches.spec
+    )
     (batch,) = batches.epoch(0, 0)
     try:
         return step(0, batch, frozenset()).loss

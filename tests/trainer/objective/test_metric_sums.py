@@ -14,7 +14,7 @@ from testing.trainer import runs as trainings
 from tfparallel_trainer import errors
 from tfparallel_trainer.comms import shape
 from tfparallel_trainer.contract import exits
-from tfparallel_trainer.engines.mesh import steps
+from tfparallel_trainer.engines.mesh import mesh_steps
 from tfparallel_trainer.objective import metrics
 
 pytestmark = pytest.mark.filterwarnings("ignore:__array__:DeprecationWarning")  # within Keras
@@ -383,7 +383,7 @@ def test_variables_created_without_add_variable_are_added_up() -> None:
     for count in (1, 3):
         replicas = ranks.build(module, (INPUTS, TARGETS, None), count)
         batches = ranks.feed_of((INPUTS, TARGETS, None), count, len(INPUTS))
-        evaluation = steps.Evaluation(module, replicas, batches.spec)
+        evaluation = mesh_steps.Evaluation(module, replicas, batches.spec)
         results.append(evaluation.run(batches.epoch(0, 0)))
     assert results[0] == pytest.approx(results[1], rel=1e-5)
 

@@ -16,9 +16,9 @@ from testing.trainer import launch, ranks, weights
 from testing.trainer import runs as trainings
 from tfparallel_trainer import errors
 from tfparallel_trainer.comms import shape
-from tfparallel_trainer.engines.mesh import steps
+from tfparallel_trainer.engines.mesh import mesh_steps
 from tfparallel_trainer.engines.split.model import skeleton
-from tfparallel_trainer.engines.strategy import steps as strategy_steps
+from tfparallel_trainer.engines.strategy import strategy_steps as strategy_steps
 from tfparallel_trainer.objective import checks, replica
 
 BATCH = 7
@@ -149,7 +149,7 @@ def test_each_loss_is_evaluated_over_all_examples() -> None:
     module = ranks.module(build, compile_model)
     replicas = ranks.build(module, data(), 3)
     batches = ranks.feed_of(data(), 3, BATCH)
-    results = steps.Evaluation(module, replicas, batches.spec).run(batches.epoch(0, 0))
+    results = mesh_steps.Evaluation(module, replicas, batches.spec).run(batches.epoch(0, 0))
     losses = replicas[0].model.losses_of(data(), training=False)
     means = {name: float(np.mean(values)) for name, values in losses.items()}
     expected = {**means, "loss": sum(means.values()), "distance": means["distillation"] / 0.3}
@@ -210,7 +210,7 @@ def test_a_step_cannot_leave_out_a_part_of_itself() -> None:
     replicas = ranks.build_apart(module, weighted(), 1)
     spec = ranks.feed_of(weighted(), 1, BATCH).spec
     with pytest.raises(errors.UserCodeError, match="onNonFiniteLoss is Continue"):
-        steps.TrainStep(module, replicas, spec, leaves_out=True)
+        mesh_steps.TrainStep(module, replicas, spec, leaves_out=True)
 
 
 def test_strategies_that_train_by_the_compiled_loss_refuse() -> None:

@@ -13,8 +13,8 @@ from testing.trainer import ranks
 from testing.trainer import weights as compared
 from tfparallel_trainer import errors, layers
 from tfparallel_trainer.comms import shape
-from tfparallel_trainer.engines.servers import steps as server_steps
-from tfparallel_trainer.engines.strategy import steps
+from tfparallel_trainer.engines.servers import worker_steps as server_steps
+from tfparallel_trainer.engines.strategy import strategy_steps
 from tfparallel_trainer.objective import replica, train, updates
 
 LAYERS, OPS = keras.layers, keras.ops
@@ -185,7 +185,9 @@ def test_replicas_of_a_strategy_assign_what_one_process_does(name: str) -> None:
     with strategy.scope():
         mirror = replica.build(module, shape.Mesh(), 0, "", 1, batches.sample())
     mirror = updates.find(mirror, batches.sample(), divided=True)
-    step = steps.TrainStep(steps.ReplicatedModel(strategy, module, mirror), batches.spec)
+    step = strategy_steps.TrainStep(
+        strategy_steps.ReplicatedModel(strategy, module, mirror), batches.spec
+    )
     for number, batch in enumerate(batches.epoch(0, 0)):
         step(number, batch, frozenset())
     assert compared.difference(mirror.model.get_weights(), expected) <= 1e-13

@@ -13,12 +13,12 @@ from testing import clock
 from tfparallel_trainer.contract import job_file, limits, outputs, verification
 from tfparallel_trainer.contract import progress as protocol
 from tfparallel_trainer.data import batching
-from tfparallel_trainer.reporting import console, input_wait, progress, records, reports
+from tfparallel_trainer.reporting import console, input_wait, progress_pusher, records, reports
 from tfparallel_trainer.reporting.reports import Reporter
 from tfparallel_trainer.storage import folder as folders
 
 
-class Kept(progress.Pusher):
+class Kept(progress_pusher.Pusher):
     """Keeps what it receives."""
 
     def __init__(self) -> None:

@@ -18,11 +18,11 @@ import tensorflow as tf
 from tfparallel_trainer import errors, settings, tasks, user
 from tfparallel_trainer.contract import environment, job_file
 from tfparallel_trainer.engines import setup
-from tfparallel_trainer.engines.mesh import run as mesh
+from tfparallel_trainer.engines.mesh import mesh_run as mesh
 from tfparallel_trainer.engines.servers import control
-from tfparallel_trainer.engines.servers import run as servers
+from tfparallel_trainer.engines.servers import parameter_server_run as servers
 from tfparallel_trainer.keras_fit import callbacks as callbacks_of
-from tfparallel_trainer.keras_fit import distribution, inputs, model_access, models
+from tfparallel_trainer.keras_fit import distribution, fit_inputs, model_access, models
 from tfparallel_trainer.lifecycle import stall, termination
 from tfparallel_trainer.loop import exit_report, observer, preflight, run
 from tfparallel_trainer.reporting import console
@@ -102,7 +102,7 @@ def fit(
     Raises:
         TrainerError: training could not begin or ended early; knows its exit code.
     """
-    arguments = inputs.Arguments(**locals())
+    arguments = fit_inputs.Arguments(**locals())
     try:
         return _Call(arguments).to_end()
     except errors.UserCodeError as error:
@@ -123,7 +123,7 @@ def _refused(model: Any, *_: Any, **__: Any) -> Any:
 class _Call:
     """What a call of `fit` has, from its arguments to the history."""
 
-    def __init__(self, arguments: inputs.Arguments) -> None:
+    def __init__(self, arguments: fit_inputs.Arguments) -> None:
         self._arguments = arguments
         self._started = time.monotonic()
         self._in_job = distribution.in_job()
@@ -146,7 +146,7 @@ class _Call:
         """Train; give the history."""
         _check_surroundings()
         first_step.stop()
-        data = inputs.build(self._arguments)
+        data = fit_inputs.build(self._arguments)
         with _folder(self._arguments.output_dir) as folder:
             settings = self._settings(data, folder)
             preflight.check(settings)
@@ -156,7 +156,7 @@ class _Call:
                 self._train(settings, data, stop)
         return None if self._training_callbacks is None else self._training_callbacks.history
 
-    def _settings(self, data: inputs.Inputs, folder: pathlib.Path) -> Settings:
+    def _settings(self, data: fit_inputs.Inputs, folder: pathlib.Path) -> Settings:
         job = job_file.JobFile(
             name="fit",
             strategy=_strategy(self._cluster),
@@ -178,7 +178,7 @@ class _Call:
         )
 
     def _train(
-        self, settings: Settings, data: inputs.Inputs, stop: termination.Termination
+        self, settings: Settings, data: fit_inputs.Inputs, stop: termination.Termination
     ) -> None:
         module = None
         try:
@@ -209,13 +209,13 @@ class _Call:
         except Exception as error:
             raise exit_report.translate(error, settings.cluster.alone, module) from error
 
-    def _module(self, data: inputs.Inputs, watch: stall.Watch) -> user.Module:
+    def _module(self, data: fit_inputs.Inputs, watch: stall.Watch) -> user.Module:
         functions = {"build_model": self._models.build, "training_data": lambda: data.training}
         if data.validation is not None:
             functions["evaluation_data"] = lambda: data.validation
         return user.Module(_script(), functions, self._models.seeded, watch.moved)
 
-    def _train_to_end(self, context: setup.RunContext, data: inputs.Inputs) -> None:
+    def _train_to_end(self, context: setup.RunContext, data: fit_inputs.Inputs) -> None:
         observe = functools.partial(self._observer, data)
         settings = context.settings
         if settings.uses_servers:
@@ -226,7 +226,9 @@ class _Call:
             count = distribution.join(settings.cluster, limit, self._out.say)
         run.train_to_end(mesh.MeshRun(dataclasses.replace(context, devices=count)), observe)
 
-    def _observer(self, data: inputs.Inputs, engine_setup: setup.EngineSetup) -> observer.Observer:
+    def _observer(
+        self, data: fit_inputs.Inputs, engine_setup: setup.EngineSetup
+    ) -> observer.Observer:
         plan = callbacks_of.Plan(
             callbacks=self._callbacks,
             epochs=self._arguments.epochs,

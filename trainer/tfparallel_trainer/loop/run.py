@@ -18,7 +18,7 @@ from tfparallel_trainer.contract import outputs
 from tfparallel_trainer.engines import engine, setup
 from tfparallel_trainer.lifecycle import termination
 from tfparallel_trainer.loop import observer, training
-from tfparallel_trainer.reporting import console, progress, records, reports, results
+from tfparallel_trainer.reporting import console, progress_pusher, records, reports, results
 from tfparallel_trainer.storage import durable, folder
 
 Observe = Callable[[setup.EngineSetup], observer.Observer]
@@ -65,8 +65,8 @@ def _reporter(context: setup.RunContext) -> Iterator[reports.Reporter]:
     written = None
     if chief and context.logs:
         written = records.RunRecords(settings.output_dir, settings.results)
-    pusher = progress.Pusher(settings.progress if chief else None, context.out.say)
-    seconds = progress.END_SECONDS
+    pusher = progress_pusher.Pusher(settings.progress if chief else None, context.out.say)
+    seconds = progress_pusher.END_SECONDS
     try:
         yield reports.Reporter(
             context.out,
@@ -77,7 +77,7 @@ def _reporter(context: setup.RunContext) -> Iterator[reports.Reporter]:
             lines=not context.script,  # its callbacks write for people
             epochs=settings.job.trainer.epochs if settings.job.trainer.steps is None else None,
         )
-        seconds = progress.PATIENT_SECONDS
+        seconds = progress_pusher.PATIENT_SECONDS
     finally:
         with context.watch.waiting("the last report of progress"):
             pusher.close(seconds)

@@ -10,7 +10,7 @@ from typing import Any
 
 from tfparallel_trainer.contract import limits, outputs, progress, verification
 from tfparallel_trainer.reporting import console, input_wait, records
-from tfparallel_trainer.reporting import progress as pushing
+from tfparallel_trainer.reporting import progress_pusher as pushing
 
 _STATM = pathlib.Path("/proc/self/statm")
 

@@ -16,7 +16,7 @@ from typing import Any
 from tfparallel_trainer import errors, settings, tasks
 from tfparallel_trainer.contract import environment, exits, limits, progress, separate_training
 from tfparallel_trainer.reporting import console
-from tfparallel_trainer.reporting import progress as reporting
+from tfparallel_trainer.reporting import progress_pusher as reporting
 from tfparallel_trainer.scripts import explanation
 
 _EXCHANGING = ("horovod", "byteps", "mpi4py", "bluefog", "ray", "grpc", "zmq")

@@ -16,7 +16,7 @@ from tfparallel_trainer import errors
 from tfparallel_trainer.comms import collectives, shape
 from tfparallel_trainer.data import arrays
 from tfparallel_trainer.engines import engine
-from tfparallel_trainer.engines.mesh import steps
+from tfparallel_trainer.engines.mesh import mesh_steps
 from tfparallel_trainer.objective import checks, evaluate
 
 
@@ -78,7 +78,7 @@ def test_metrics_and_evaluation_are_those_of_one_rank() -> None:
     results = []
     for count in (1, 4):
         replicas = ranks.build(module, data(), count)
-        step = steps.TrainStep(module, replicas, source(count, 5).spec)
+        step = mesh_steps.TrainStep(module, replicas, source(count, 5).spec)
         losses = [
             step(number, batch, frozenset()).loss
             for number, batch in enumerate(source(count, 5).epoch(0, 0))
@@ -86,7 +86,7 @@ def test_metrics_and_evaluation_are_those_of_one_rank() -> None:
         report, _ = evaluate.MetricReduction(replicas)(np.zeros((2, len(replicas[0].terms))))
         again, _ = evaluate.MetricReduction(replicas)(np.zeros((2, len(replicas[0].terms))))
         assert report == again  # reporting changes nothing
-        evaluation = steps.Evaluation(module, replicas, source(count, 4).spec)
+        evaluation = mesh_steps.Evaluation(module, replicas, source(count, 4).spec)
         evaluated = evaluation.run(source(count, 4, None).epoch(0, 0))
         results.append((losses, report, evaluated, replicas[0].model.get_weights()))
     assert set(results[0][1]) == {"accuracy", "auc", "mean_squared_error"}
@@ -99,7 +99,7 @@ def test_metrics_and_evaluation_are_those_of_one_rank() -> None:
 def test_evaluation_is_that_of_keras() -> None:
     module = ranks.module(logistic, with_metrics)
     replicas = ranks.build(module, data(), 3)
-    results = steps.Evaluation(module, replicas, source(3, 4).spec).run(
+    results = mesh_steps.Evaluation(module, replicas, source(3, 4).spec).run(
         source(3, 4, None).epoch(0, 0)
     )
     expected = replicas[0].model.evaluate(*data()[:2], verbose=0, return_dict=True)
@@ -108,7 +108,7 @@ def test_evaluation_is_that_of_keras() -> None:
 
 def test_an_evaluation_without_examples_is_refused() -> None:
     module = ranks.module(logistic, with_metrics)
-    evaluation = steps.Evaluation(module, ranks.build(module, data(), 3), source(3, 4).spec)
+    evaluation = mesh_steps.Evaluation(module, ranks.build(module, data(), 3), source(3, 4).spec)
     with pytest.raises(errors.UserCodeError, match="The data to evaluate on have no examples"):
         evaluation.run([])
 
@@ -116,7 +116,7 @@ def test_an_evaluation_without_examples_is_refused() -> None:
 def test_flags_of_any_rank_reach_all() -> None:
     module = ranks.module(logistic, with_metrics)
     replicas = ranks.build(module, data(), 2)
-    step = steps.TrainStep(module, replicas, source(2, 5).spec)
+    step = mesh_steps.TrainStep(module, replicas, source(2, 5).spec)
     batch = next(source(2, 5).epoch(0, 0))
     assert step(0, batch, frozenset()).requests == frozenset()
     assert step(1, batch, frozenset({engine.StepRequest.STOP})).requests == {
@@ -140,7 +140,7 @@ def test_replicas_stay_equal_and_draw_different_masks() -> None:
     for _ in range(2):
         drawn.clear()
         replicas = ranks.build(module, data(), 2)
-        step = steps.TrainStep(module, replicas, source(2, 6).spec)
+        step = mesh_steps.TrainStep(module, replicas, source(2, 6).spec)
         for number, batch in enumerate(source(2, 6).epoch(0, 0)):
             step(number, batch, frozenset())
         seeds = [variable.value.numpy().tolist() for variable in drawn]
@@ -159,7 +159,7 @@ def refused(build: Any, compile_model: Any) -> str:
     with pytest.raises(errors.UserCodeError) as caught:
         module = ranks.module(build, compile_model)
         replicas = ranks.build_apart(module, data(), 2)
-        steps.TrainStep(module, replicas, source(2, 6).spec)(
+        mesh_steps.TrainStep(module, replicas, source(2, 6).spec)(
             0, next(source(2, 6).epoch(0, 0)), frozenset()
         )
     return str(caught.value)
@@ -217,7 +217,7 @@ def test_the_saved_statistics_are_what_is_evaluated() -> None:
         first.model.trainable_weights, second.model.trainable_weights, strict=True
     ):
         other.assign(weight)
-    results = steps.Evaluation(module, replicas, source(2, 4).spec).run(
+    results = mesh_steps.Evaluation(module, replicas, source(2, 4).spec).run(
         source(2, 4, None).epoch(0, 0)
     )
     expected = first.model.evaluate(*data()[:2], verbose=0, return_dict=True)

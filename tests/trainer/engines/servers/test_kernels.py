@@ -8,7 +8,7 @@ import pytest
 import tensorflow as tf
 
 from testing.trainer import ranks
-from tfparallel_trainer.engines.servers import run
+from tfparallel_trainer.engines.servers import parameter_server_run
 
 
 @pytest.mark.usefixtures("float64")
@@ -34,7 +34,7 @@ def test_a_convolution_that_xla_compiles_reads_its_kernel_from_another_device(
         return [loss, *tape.gradient(loss, [tensor.value for tensor in layer.trainable_variables])]
 
     expected = differentiate(ranks.DEVICES[0])
-    with run.kernels_read_first():
+    with parameter_server_run.kernels_read_first():
         computed = differentiate(ranks.DEVICES[1])
     for array, other in zip(computed, expected, strict=True):
         np.testing.assert_allclose(array, other, rtol=0, atol=1e-13)

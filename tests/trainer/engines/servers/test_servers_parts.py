@@ -22,7 +22,7 @@ from tfparallel_trainer import errors, settings, tasks, user
 from tfparallel_trainer.comms import cluster, shape
 from tfparallel_trainer.data import batching, nest
 from tfparallel_trainer.engines import engine
-from tfparallel_trainer.engines.servers import asynchronous, control, ledger, presence, steps
+from tfparallel_trainer.engines.servers import asynchronous, control, ledger, presence, worker_steps
 from tfparallel_trainer.loop import preflight
 from tfparallel_trainer.objective import replica, train
 
@@ -74,7 +74,7 @@ def test_optimizers_that_would_lose_updates_are_refused(
     module = ranks.module(lambda: model, lambda _: None)
     (checked,) = ranks.build_apart(module, (np.ones((1, 2)), np.ones((1, 1)), None), 1)
     with pytest.raises(errors.UserCodeError, match=message):
-        steps.check(checked, 1)
+        worker_steps.check(checked, 1)
 
 
 def test_a_batch_changes_no_variable() -> None:
@@ -137,7 +137,7 @@ class Others(keras.layers.Layer):
 def test_a_gradient_that_is_older_than_the_bound_is_dropped(
     bound: int | None, *, applied: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(steps, "_worker", lambda: tf.constant(0, tf.int64))
+    monkeypatch.setattr(worker_steps, "_worker", lambda: tf.constant(0, tf.int64))
     updates = tf.Variable(0, dtype=tf.int64, trainable=False)
     model = keras.Sequential([keras.Input((2,)), Others(updates), keras.layers.Dense(1)])
     model.compile("sgd", "mse")
@@ -148,7 +148,7 @@ def test_a_gradient_that_is_older_than_the_bound_is_dropped(
     rank_replica = replica.build(module, shape.Mesh(), 0, "", 0, part)
     before = model.get_weights()
     spec = nest.convert(lambda leaf: tf.TensorSpec((None, *leaf.shape[1:]), leaf.dtype), part)
-    traced = steps.WorkerFunctions(
+    traced = worker_steps.WorkerFunctions(
         tf.distribute.get_strategy(), module, rank_replica, updates, bound
     ).training(spec)
     leaves = [tf.constant(leaf) for leaf in nest.leaves(part)]

@@ -15,8 +15,12 @@ from tfparallel_trainer import errors
 from tfparallel_trainer.comms import shape, tpu_name
 from tfparallel_trainer.contract import exits, outputs, verification
 from tfparallel_trainer.data import arrays
-from tfparallel_trainer.engines.strategy import run, steps
-from tfparallel_trainer.engines.strategy.steps import Evaluation, ReplicatedModel, TrainStep
+from tfparallel_trainer.engines.strategy import strategy_run, strategy_steps
+from tfparallel_trainer.engines.strategy.strategy_steps import (
+    Evaluation,
+    ReplicatedModel,
+    TrainStep,
+)
 from tfparallel_trainer.objective import replica, tracing
 
 STEPS = 15
@@ -186,7 +190,7 @@ class Traced(keras.layers.Layer):
 
 
 def test_lengths_that_are_long_unused_are_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(steps, "MOST_TRACED", 2)
+    monkeypatch.setattr(strategy_steps, "MOST_TRACED", 2)
     model = lambda: keras.Sequential([keras.Input((None,)), Traced(), keras.layers.Dense(1)])  # noqa: E731
     feeds = {length: ranks.feed_of((*sized(length), None), 1, 6) for length in (3, 4, 5)}
     _, traced, batches = build(model, sized(3), lambda: {"optimizer": "sgd", "loss": "mse"}, 6, 1)
@@ -245,17 +249,17 @@ def test_optimizers_that_keras_cannot_run_there_are_refused(
     model = normalised(synchronized=False)
     model.compile(keras.optimizers.SGD(0.1, **arguments), "mse")
     with pytest.raises(errors.UserCodeError, match=message):
-        run.check_optimizer(model.optimizer)
+        strategy_run.check_optimizer(model.optimizer)
     model.compile(keras.optimizers.LossScaleOptimizer(keras.optimizers.SGD(0.1)), "mse")
     with pytest.raises(errors.UserCodeError, match="mixed_bfloat16"):
-        run.check_optimizer(model.optimizer)
+        strategy_run.check_optimizer(model.optimizer)
 
 
 @pytest.mark.parametrize("strategy", [None, "mirrored", tf.distribute.MirroredStrategy])
 def test_what_is_no_strategy_is_refused(strategy: Any) -> None:
     module = ranks.module(lambda: None, lambda _: None)
     with pytest.raises(errors.UserCodeError, match=r"build_strategy returns .*: let it return a"):
-        run.check_kind(strategy, module)
+        strategy_run.check_kind(strategy, module)
 
 
 def loss_with(factor: Any, *, assigns: bool = False) -> Any:
@@ -307,7 +311,7 @@ def test_what_is_not_compared_under_a_strategy_is_said(
     processes: int, compares_models: bool, others: list[str]
 ) -> None:
     first = "strategy Custom, because a tf.distribute strategy holds the variables"
-    omitted = run.omissions("Custom", processes, compares_models=compares_models)
+    omitted = strategy_run.omissions("Custom", processes, compares_models=compares_models)
     assert omitted == [first, *others]
 
 

@@ -14,7 +14,7 @@ import pytest
 from testing.trainer import losses, ranks
 from tfparallel_trainer import errors
 from tfparallel_trainer.contract import job_file, verification
-from tfparallel_trainer.engines.mesh import steps
+from tfparallel_trainer.engines.mesh import mesh_steps
 from tfparallel_trainer.objective import independence, loss, updates
 from tfparallel_trainer.objective.replica import Replica
 
@@ -59,7 +59,7 @@ def checks_of(
     module = ranks.module(build, compile_model)
     replicas = ranks.build(module, examples, count)
     source = ranks.feed_of(examples, count, batch)
-    step = steps.TrainStep(module, replicas, source.spec, verify=job_file.Verify.AUTO)
+    step = mesh_steps.TrainStep(module, replicas, source.spec, verify=job_file.Verify.AUTO)
     numbered = itertools.count()
     for epoch in range(8):
         for examples_of_step in source.epoch(epoch, 0):

@@ -13,8 +13,8 @@ from tfparallel_trainer.checkpoint import files
 from tfparallel_trainer.comms import cluster, devices, rendezvous, shape, tpu_name
 from tfparallel_trainer.contract import job_file, user_module
 from tfparallel_trainer.data import batching
-from tfparallel_trainer.engines import comparison, engine, setup
-from tfparallel_trainer.engines.strategy import steps
+from tfparallel_trainer.engines import engine, process_comparison, setup
+from tfparallel_trainer.engines.strategy import strategy_steps
 from tfparallel_trainer.objective import checks, independence, likeness, tracing
 from tfparallel_trainer.settings import Settings
 
@@ -35,7 +35,7 @@ class StrategyRun(engine.RunTemplate):
             connections = rendezvous.meet(settings.cluster, limit, context.out.say)
             self._strategy = _build(context, connections)
         context.stop.install()  # TensorFlow takes SIGTERM when it starts a cluster
-        self._local_ranks = steps.ranks_of_process(self._strategy)
+        self._local_ranks = strategy_steps.ranks_of_process(self._strategy)
         _check_places(settings, self._strategy, self._local_ranks)
         self._device = devices.names(settings.cluster, count)[0]
         context.check_same_everywhere(self._device, count)
@@ -54,7 +54,7 @@ class StrategyRun(engine.RunTemplate):
         for phase in built.computations:
             check_optimizer(phase.optimizer)
         setup.check_export(context, built.model)
-        traced = self._traced = steps.ReplicatedModel(strategy, context.module, built)
+        traced = self._traced = strategy_steps.ReplicatedModel(strategy, context.module, built)
         if self._compares_models(traced):
             self._compare_models(traced, engine_setup.training.spec)
         start = engine_setup.start
@@ -73,21 +73,21 @@ class StrategyRun(engine.RunTemplate):
             compares_models = self._compares_models(traced)
             omitted = omissions(settings.job.strategy, processes, compares_models=compares_models)
         if engine_setup.evaluation is not None:
-            evaluator = steps.Evaluation(traced, engine_setup.evaluation.spec)
-        step = steps.TrainStep(
+            evaluator = strategy_steps.Evaluation(traced, engine_setup.evaluation.spec)
+        step = strategy_steps.TrainStep(
             traced,
             engine_setup.training.spec,
             engine_setup.training.targets(independence.POOL),
             omitted=omitted,
         )
-        return steps.StrategyEngine(traced, step, evaluator, engine_setup.evaluation)
+        return strategy_steps.StrategyEngine(traced, step, evaluator, engine_setup.evaluation)
 
-    def _compares_models(self, traced: steps.ReplicatedModel) -> bool:
+    def _compares_models(self, traced: strategy_steps.ReplicatedModel) -> bool:
         """Whether processes can compare their models; TPUs hold variables in a way of their own."""
         is_stateful = bool(checks.find_stateful(traced.replica.model))
         return traced.replicas > 1 and not self.context.settings.uses_tpu and not is_stateful
 
-    def _compare_models(self, traced: steps.ReplicatedModel, spec: Any) -> None:
+    def _compare_models(self, traced: strategy_steps.ReplicatedModel, spec: Any) -> None:
         """Refuse (UserCodeError) processes whose layers differ, or variables outside the model.
 
         Constants are not: the number of a replica is one of them under a strategy.
@@ -96,8 +96,11 @@ class StrategyRun(engine.RunTemplate):
         tracing.check(trace, traced.replicas)
         digests = likeness.describe(traced.replica.model) | likeness.describe_values(trace.closures)
         with self.context.watch.waiting():
-            comparison.check(
-                self.context.settings.cluster, self._device, ([digests], []), comparison.ALIKE
+            process_comparison.check(
+                self.context.settings.cluster,
+                self._device,
+                ([digests], []),
+                process_comparison.ALIKE,
             )
 
     def describe(self, total: int | None) -> Iterator[str]:

@@ -14,7 +14,7 @@ from tfparallel_trainer.comms import devices, shape
 from tfparallel_trainer.contract import outputs
 from tfparallel_trainer.data import batching, source
 from tfparallel_trainer.engines import setup
-from tfparallel_trainer.engines.mesh import steps
+from tfparallel_trainer.engines.mesh import mesh_steps
 from tfparallel_trainer.objective import replica
 from tfparallel_trainer.reporting import console, records, results
 from tfparallel_trainer.settings import Settings
@@ -70,7 +70,9 @@ class CheckpointEvaluator:
         model_replica = replica.build(context.module, shape.Mesh(), 0, "", seed, sample)
         self._variables = keys.for_training(model_replica.model, model_replica.optimizer)
         self._wholes = shard.undivided(self._variables).wholes
-        self._evaluation = steps.Evaluation(context.module, [model_replica], self._examples.spec)
+        self._evaluation = mesh_steps.Evaluation(
+            context.module, [model_replica], self._examples.spec
+        )
         self.evaluated = 0
         """The step of the checkpoint that was evaluated last."""
 

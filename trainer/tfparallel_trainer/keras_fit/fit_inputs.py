@@ -12,7 +12,7 @@ import tensorflow as tf
 from tfparallel_trainer import errors
 from tfparallel_trainer.contract import job_file
 from tfparallel_trainer.data import batches, batching, nest, order, passes
-from tfparallel_trainer.keras_fit import arrays
+from tfparallel_trainer.keras_fit import array_inputs
 
 CLAIM = "output-dir"
 """Stands for the name of a claim, which a script's folder has not."""
@@ -151,18 +151,18 @@ def _check_order(arguments: Arguments) -> None:
 
 
 def _of_arrays(arguments: Arguments, seed: int | None) -> Inputs:
-    examples = arrays.examples(arguments.x, arguments.y, arguments.sample_weight, "x and y")
+    examples = array_inputs.examples(arguments.x, arguments.y, arguments.sample_weight, "x and y")
     validation = _validation(arguments)
     if validation is None and arguments.validation_split:
-        examples, held_out = arrays.split(examples, arguments.validation_split)
+        examples, held_out = array_inputs.split(examples, arguments.validation_split)
         validation = _held_out(arguments, held_out)
     if arguments.class_weight is not None:
-        examples = arrays.weighted(examples, arguments.class_weight)
+        examples = array_inputs.weighted(examples, arguments.class_weight)
     count = len(nest.leaves(examples)[0])
     batch_size = arguments.batch_size or _even(count, arguments.steps_per_epoch)
     whole = order.steps(count, batch_size)
     return Inputs(
-        training=arrays.ArrayExamples(
+        training=array_inputs.ArrayExamples(
             data=examples,
             batch_size=batch_size,
             seed=seed,
@@ -191,7 +191,7 @@ def _validation(arguments: Arguments) -> batching.Shardable | None:
             f"validation_data is {type(data).__name__}: give x, (x, y) or (x, y, sample_weight)."
         )
     x, y, weight = nest.triple(data)
-    return _held_out(arguments, arrays.examples(x, y, weight, "validation_data"))
+    return _held_out(arguments, array_inputs.examples(x, y, weight, "validation_data"))
 
 
 def _held_out(arguments: Arguments, examples: Any) -> batching.Shardable:
@@ -199,12 +199,12 @@ def _held_out(arguments: Arguments, examples: Any) -> batching.Shardable:
     size = arguments.validation_batch_size or arguments.batch_size or _even(count, steps)
     if steps is not None:
         examples = nest.convert(lambda array: array[: steps * size], examples)
-    return arrays.ArrayExamples(data=examples, batch_size=size)
+    return array_inputs.ArrayExamples(data=examples, batch_size=size)
 
 
 def _even(count: int, steps: int | None) -> int:
     """Keras' batch size where none is given."""
-    return math.ceil(count / steps) if steps else arrays.DEFAULT_BATCH
+    return math.ceil(count / steps) if steps else array_inputs.DEFAULT_BATCH
 
 
 def _absent(value: Any) -> bool:

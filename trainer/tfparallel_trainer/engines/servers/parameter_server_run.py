@@ -19,7 +19,7 @@ from tfparallel_trainer.engines.servers import (
     control,
     ledger,
     presence,
-    steps,
+    worker_steps,
 )
 from tfparallel_trainer.objective import trial
 
@@ -73,7 +73,7 @@ class ParameterServerRun(engine.RunTemplate):
         self._coordinator = tf.distribute.coordinator.ClusterCoordinator(strategy)
         engine_setup = setup.prepare(context, shape.Mesh(), [""], strategy.scope)
         replica = engine_setup.replicas[0]
-        steps.check(replica, len(self._cluster.with_role("worker")))
+        worker_steps.check(replica, len(self._cluster.with_role("worker")))
         # Callbacks may predict and evaluate: Keras does that here, with the servers' variables.
         replica.model._distribute_strategy = None
         setup.check_export(context, replica.model)
@@ -91,7 +91,9 @@ class ParameterServerRun(engine.RunTemplate):
             ledger=ledger.Ledger(self._coordinator, most, workers.count_hung),
             workers=workers,
             replica=replica,
-            steps=steps.WorkerFunctions(strategy, context.module, replica, applied_steps, bound),
+            steps=worker_steps.WorkerFunctions(
+                strategy, context.module, replica, applied_steps, bound
+            ),
             training=engine_setup.training,
             evaluation=engine_setup.evaluation,
             referee=self._referee(engine_setup),

@@ -7,7 +7,7 @@ from tfparallel_trainer import errors
 from tfparallel_trainer.contract import job_file
 from tfparallel_trainer.data import order
 from tfparallel_trainer.engines import engine, setup
-from tfparallel_trainer.engines.mesh import steps
+from tfparallel_trainer.engines.mesh import mesh_steps
 from tfparallel_trainer.objective import independence
 from tfparallel_trainer.reporting import console
 
@@ -43,10 +43,12 @@ class MeshRun(engine.RunTemplate):
         if engine_setup.evaluation is not None:
             # A script's callbacks (SwapEMAWeights) say whether averages are, as in Keras.
             averaged, spec = not self.context.script, engine_setup.evaluation.spec
-            evaluator = steps.Evaluation(module, engine_setup.replicas, spec, averaged=averaged)
+            evaluator = mesh_steps.Evaluation(
+                module, engine_setup.replicas, spec, averaged=averaged
+            )
         choice = self.context.settings.job.trainer.on_non_finite_loss
         leaves_out = choice is job_file.OnNonFiniteLoss.CONTINUE
-        step = steps.TrainStep(
+        step = mesh_steps.TrainStep(
             module,
             engine_setup.replicas,
             engine_setup.training.spec,
