@@ -34,7 +34,9 @@ from tfparallel_trainer.contract import outputs
     help="Keep the event files of a JOB there.  [default: a temporary folder]",
 )
 @click.option(
-    "--image", metavar="IMAGE", help="Image of the pod that reads.  [default: that of the job]"
+    "--image",
+    metavar="IMAGE",
+    help="Image of the pod that reads the claim.  [default: that of the job]",
 )
 @options.results
 @options.cluster
