@@ -7,11 +7,11 @@ from typing import Any, Self
 
 from tfparallel import job_html
 from tfparallel_operator.api import job_status, load, names
-from tfparallel_operator.core import layout, waits
+from tfparallel_operator.core import layout, pending_reasons
 from tfparallel_operator.core.layout import Layout
 
-Claim = waits.Claim
-Event = waits.Event
+Claim = pending_reasons.Claim
+Event = pending_reasons.Event
 
 
 UNREADABLE = "Unreadable"

@@ -143,7 +143,7 @@ def _build_trial(job: str, state: State) -> Trial:
         case State.SUSPENDED:
             trial.edit(("runPolicy", "suspend"), True)
             trial.settle()
-            assert conditions.holds(trial.world.status, names.Condition.SUSPENDED)
+            assert conditions.is_true(trial.world.status, names.Condition.SUSPENDED)
         case State.RESTARTING:
             for _ in range(2):  # The second restart pauses: nothing of its attempt is made yet.
                 trial.world.exit("job-worker-1", 71)
@@ -152,7 +152,7 @@ def _build_trial(job: str, state: State) -> Trial:
                 if trial.world.status.restarts.failure == 1:
                     trial.settle()
                     trial.run()
-            assert conditions.holds(trial.world.status, names.Condition.RESTARTING)
+            assert conditions.is_true(trial.world.status, names.Condition.RESTARTING)
         case State.ENDED:
             trial.exit("job-chief-0" if "job-chief-0" in trial.world.pods else "job-worker-0", 0)
             assert conditions.finished(trial.world.status)

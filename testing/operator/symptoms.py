@@ -13,7 +13,7 @@ from testing.operator import builders
 from tfparallel import models
 from tfparallel.diagnosis import findings
 from tfparallel_operator.api import job_status, load, names
-from tfparallel_operator.core import observation, waits
+from tfparallel_operator.core import observation, pending_reasons
 from tfparallel_operator.core.life import obstacles
 from tfparallel_operator.engine.write import refusals
 from tfparallel_trainer.contract import progress, separate_training, verification
@@ -190,7 +190,7 @@ def explained(
 ) -> findings.Facts:
     """The operator has read in Events and claims what the status of a pod does not say."""
     replicas = [_replica(pod) for pod in cluster.pods.values()]
-    waiting_pod = waits.WaitingPod(pod, cluster.pods[pod].waiting, cluster.pods[pod].node)
+    waiting_pod = pending_reasons.WaitingPod(pod, cluster.pods[pod].waiting, cluster.pods[pod].node)
     cluster.update(pod, waiting=waiting_pod.find_words(events, claims))
     cluster.settle()
     cluster.advance(180)

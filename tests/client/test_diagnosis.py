@@ -12,7 +12,7 @@ from tfparallel.cli import why
 from tfparallel.diagnosis import findings, rules
 from tfparallel_operator.api import names
 from tfparallel_operator.core import remedies
-from tfparallel_operator.core.life import failure, pace
+from tfparallel_operator.core.life import failure, slowness
 from tfparallel_operator.core.status import conditions
 from tfparallel_trainer.contract import exits
 
@@ -120,10 +120,10 @@ KINDS_OF_TROUBLE = ("Pending", "Stalled", "Restarting", "Failed", "Refused", "Qu
 def test_the_condition_says_why_training_is_slow(symptom: str) -> None:
     facts = symptoms.SYMPTOMS[symptom]()
     diagnosis, running = rules.diagnose(facts), facts.find_true(names.Condition.RUNNING)
-    slowness = pace.Pace(facts.status, facts.now, must_report=True).find_slowness("digits")
-    assert running is not None and slowness is not None
-    assert diagnosis.sentence == f"digits is slow: {slowness.cause}"
-    assert running.message.endswith(f"training is slow: {slowness.cause}. {diagnosis.remedy}")
+    holdup = slowness.Pace(facts.status, facts.now, must_report=True).find_slowness("digits")
+    assert running is not None and holdup is not None
+    assert diagnosis.sentence == f"digits is slow: {holdup.cause}"
+    assert running.message.endswith(f"training is slow: {holdup.cause}. {diagnosis.remedy}")
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,7 @@ from tfparallel.backends.cluster import access, backend, objects
 from tfparallel.diagnosis import findings, gather
 from tfparallel_operator.api_server import client, credentials, lists, resources
 from tfparallel_operator.api_server import errors as api_errors
-from tfparallel_operator.core import waits
+from tfparallel_operator.core import pending_reasons
 
 
 class Place(symptoms.Backend):
@@ -97,7 +97,9 @@ def test_a_claim_is_read_as_the_api_server_has_it() -> None:
         "spec": {"accessModes": ["ReadWriteMany"]},
         "status": {"phase": "Pending"},
     }
-    assert waits.parse_claim(body) == models.Claim("digits", "Pending", None, ("ReadWriteMany",))
+    assert pending_reasons.parse_claim(body) == models.Claim(
+        "digits", "Pending", None, ("ReadWriteMany",)
+    )
 
 
 def test_a_pod_that_was_evicted_has_the_kubelets_words_and_its_limit() -> None:

@@ -203,7 +203,7 @@ def test_every_cause_and_action_is_listed_with_what_it_leads_to() -> None:
         code = 65 if cause is policies.Cause.PERMANENT_EXIT else 1
         ended = observation.Exit(code, "Error", "", None)
         loss = failure.Loss(replicas.Replica(types.Role.WORKER, 0), cause, ended)
-        fails = policy.find_action(plan, plan.job.status, loss).outcome is policy.Outcome.FAIL
+        fails = policy.find_action(plan, plan.job.status, loss).outcome is policy.LossAction.FAIL
         assert fails == (leads_to == "the job fails")
         assert cause.bounded == counter.startswith("restarts.failure")
     actions = [row[0] for row in pages.rows("explanation/restarts.md", "## Rules of your own")]

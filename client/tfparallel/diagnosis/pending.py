@@ -6,14 +6,14 @@ from collections.abc import Iterator
 from tfparallel import models
 from tfparallel.diagnosis import findings
 from tfparallel_operator.api import job_status
-from tfparallel_operator.core import remedies, waits
+from tfparallel_operator.core import pending_reasons, remedies
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Wait:
     """A pod that does not run yet."""
 
-    pod: waits.WaitingPod
+    pod: pending_reasons.WaitingPod
     words: str
     """Why, in the words of scheduler, kubelet or the volumes' controllers; empty: nobody said."""
     others: int
@@ -39,8 +39,8 @@ def find_wait(facts: findings.Facts) -> Wait | None:
         return None
     pods = [_read_status(replica, facts) for replica in waiting]
     reasons = [(pod.find_words(facts.events, facts.claims), pod) for pod in pods]
-    reasons.sort(key=lambda reason: waits.weigh(reason[0], reason[1].node))
-    by_words: dict[str, waits.WaitingPod] = {}
+    reasons.sort(key=lambda reason: pending_reasons.weigh(reason[0], reason[1].node))
+    by_words: dict[str, pending_reasons.WaitingPod] = {}
     for words, pod in reasons:
         by_words.setdefault(words, pod)
     explanations = [
@@ -91,21 +91,23 @@ def _list_evidence_of_claims(words: str, facts: findings.Facts) -> Iterator[find
         yield findings.Evidence(
             findings.Source.CLAIM, f"{claim.name} is {claim.phase}, {modes}, {kind}"
         )
-        for event in waits.of_object(facts.events, "persistentvolumeclaim", claim.name)[-1:]:
+        for event in pending_reasons.of_object(facts.events, "persistentvolumeclaim", claim.name)[
+            -1:
+        ]:
             text = "" if event.message in words else f": {remedies.shorten(event.message)}"
             yield findings.Evidence(
                 findings.Source.EVENT, f"{event.reason} {facts.age(event.time)} ago{text}"
             )
 
 
-def _read_status(replica: models.Replica, facts: findings.Facts) -> waits.WaitingPod:
+def _read_status(replica: models.Replica, facts: findings.Facts) -> pending_reasons.WaitingPod:
     words = _find_words_of_status(replica, facts)
-    return waits.WaitingPod(replica.pod, words, replica.node, replica.created)
+    return pending_reasons.WaitingPod(replica.pod, words, replica.node, replica.created)
 
 
 def _find_words_of_status(replica: models.Replica, facts: findings.Facts) -> str:
     """Return the words of the pod, else those that the operator copied into the job's status."""
-    if replica.reason not in waits.UNREMARKABLE:
+    if replica.reason not in pending_reasons.UNREMARKABLE:
         return replica.reason
     for counts in facts.status.replicas.values():
         if counts.waiting is not None and counts.waiting.pod == replica.pod:

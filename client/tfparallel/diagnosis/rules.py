@@ -4,7 +4,7 @@ import dataclasses
 from collections.abc import Callable, Iterable, Iterator
 
 from tfparallel.backends.local import detached
-from tfparallel.diagnosis import endings, findings, pace, pending, unseen
+from tfparallel.diagnosis import endings, findings, pending, slowness, unseen
 from tfparallel.terminal import status as terminal
 from tfparallel_operator.api import job_status, names
 from tfparallel_operator.core import remedies
@@ -15,7 +15,7 @@ from tfparallel_trainer.contract import exits
 def diagnose(facts: findings.Facts) -> findings.Diagnosis:
     """Say why a job is as it is. The first rule that applies decides: ends outweigh the rest."""
     diagnoses = (rule(facts) for rule in _RULES)
-    diagnosis = next(filter(None, diagnoses), None) or pace.diagnose_pace(facts)
+    diagnosis = next(filter(None, diagnoses), None) or slowness.diagnose_pace(facts)
     return unseen.add_absence(facts, diagnosis)
 
 
@@ -232,7 +232,7 @@ def _invalid(facts: findings.Facts) -> findings.Diagnosis | None:
 def _contested(facts: findings.Facts) -> findings.Diagnosis | None:
     """Another installation watches a job that gets on."""
     condition = facts.find_true(names.Condition.CONTESTED)
-    paced = pace.diagnose_pace(facts)
+    paced = slowness.diagnose_pace(facts)
     if condition is None or paced.kind is findings.Kind.SLOW:
         return None
     problem = conditions.read_problem(condition).rstrip(".")

@@ -19,7 +19,7 @@ from tfparallel.report import log_tails, pods, records
 from tfparallel.results import files, folder, stores
 from tfparallel_operator import wall_clock
 from tfparallel_operator.api import job_status, load, names
-from tfparallel_operator.core import waits
+from tfparallel_operator.core import pending_reasons
 from tfparallel_operator.core.status import conditions
 from tfparallel_trainer.contract import outputs
 
@@ -110,7 +110,7 @@ async def gather_job(
     events = await cluster.list_events(job)
     replicas = await cluster.list_replicas(job)
     texts, missing = await _read_results_of_job(cluster, job, choice, say)
-    job_events = waits.of_object(events, names.SINGULAR, job.name)
+    job_events = pending_reasons.of_object(events, names.SINGULAR, job.name)
     return records.Run(
         job=job,
         source=f"in namespace {job.namespace}",

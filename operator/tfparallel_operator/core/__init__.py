@@ -8,6 +8,6 @@ The Kubernetes engine and the local cluster observe, call it, and carry out what
 - `installation`: what holds for every job.
 - `decision`: what comes out.
 - `life`, `queue`, `pods`, `status`: folders with a map each.
-- `waits`: why a pod waits, by Events and claims; `remedies`: sentences on what Kubernetes and exit
-  codes say.
+- `pending_reasons`: why a pod waits, by Events and claims.
+- `remedies`: sentences on what Kubernetes and exit codes say.
 """

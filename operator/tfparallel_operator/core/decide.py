@@ -118,9 +118,9 @@ def _warn_of_separate_training(
     """Say in a condition whether the replicas of this attempt train models of their own."""
     reported, kind = status.separate_training, names.Condition.SEPARATE_TRAINING
     began = status.attempt_time or status.start_time
-    is_told = conditions.holds(status, kind)
+    is_told = conditions.is_true(status, kind)
     if reported is None or (began is not None and reported.last_update_time <= began):
-        return (conditions.without(status, kind) if is_told else status), ()
+        return (conditions.remove(status, kind) if is_told else status), ()
     if is_told:
         return status, ()
     reason = names.Reason.SEPARATE_MODELS

@@ -233,9 +233,9 @@ class JobMachine(stateful.RuleBasedStateMachine):
     @stateful.invariant()
     def an_end_is_final(self) -> None:
         status = self.world.status
-        succeeded = conditions.holds(status, names.Condition.SUCCEEDED)
+        succeeded = conditions.is_true(status, names.Condition.SUCCEEDED)
         failed = conditions.find(status, names.Condition.FAILED)
-        assert not (succeeded and conditions.holds(status, names.Condition.FAILED))
+        assert not (succeeded and conditions.is_true(status, names.Condition.FAILED))
         if self.ended_as is not None:
             assert status.state is self.ended_as
         elif succeeded or (failed is not None and failed.reason not in NEVER_RAN):
@@ -255,8 +255,10 @@ class JobMachine(stateful.RuleBasedStateMachine):
         # Pods of before the first status count as an attempt, if their spec was edited meanwhile.
         assert 0 <= begun <= max(1 + self.began_unrecorded, total)
         self.began_unrecorded = not status.attempt and bool(self.world.created)
-        rested = conditions.finished(before) or conditions.holds(before, names.Condition.SUSPENDED)
-        queued = conditions.denied(before, names.Condition.ADMITTED)
+        rested = conditions.finished(before) or conditions.is_true(
+            before, names.Condition.SUSPENDED
+        )
+        queued = conditions.is_false(before, names.Condition.ADMITTED)
         if not (rested or queued or before.attempt == 0 or status.workers != before.workers):
             assert begun <= total
         self.before = status
@@ -305,7 +307,7 @@ class JobMachine(stateful.RuleBasedStateMachine):
 
     def _check_pods(self) -> None:
         status = self.world.status
-        waits = conditions.denied(status, names.Condition.ADMITTED)
+        waits = conditions.is_false(status, names.Condition.ADMITTED)
         if conditions.finished(status) or status.state is names.State.SUSPENDED or waits:
             assert all(pod.phase.ended or pod.deleting for pod in self.world.pods.values())
         elif self.world.refusal is None and not self.world.unreachable:
@@ -336,7 +338,7 @@ class JobMachine(stateful.RuleBasedStateMachine):
             self._settle_world()
             if world.deleted or conditions.finished(world.status):
                 return
-            if world.workload is not None and conditions.denied(
+            if world.workload is not None and conditions.is_false(
                 world.status, names.Condition.ADMITTED
             ):
                 self.kueue_admits()
@@ -371,10 +373,10 @@ class JobMachine(stateful.RuleBasedStateMachine):
             assert resting or (outcome.wake_at is not None and outcome.wake_at <= latest)
         waits = (
             conditions.finished(status)
-            or conditions.holds(status, names.Condition.SUSPENDED)
-            or conditions.holds(status, names.Condition.CREATION_REFUSED)
+            or conditions.is_true(status, names.Condition.SUSPENDED)
+            or conditions.is_true(status, names.Condition.CREATION_REFUSED)
             or (
-                conditions.denied(status, names.Condition.ADMITTED)
+                conditions.is_false(status, names.Condition.ADMITTED)
                 and self.world.workload is not None
             )
             or outcome.wake_at is not None

@@ -12,7 +12,7 @@ from testing.operator import objects
 from testing.operator.namespaces import Namespace
 from tfparallel_operator.api import names
 from tfparallel_operator.api_server import resources
-from tfparallel_operator.core import remedies, waits
+from tfparallel_operator.core import pending_reasons, remedies
 
 pytestmark = [pytest.mark.timeout(900)]
 
@@ -138,7 +138,7 @@ async def test_the_words_of_an_autoscaler_without_metrics_have_a_remedy(
 
         async def warnings() -> list[str]:
             events = (await namespace.api.list(resources.EVENTS, namespace.name)).items
-            parsed = map(waits.parse_event, events)
+            parsed = map(pending_reasons.parse_event, events)
             return [
                 event.message
                 for event in parsed

@@ -17,7 +17,7 @@ from testing.operator.namespaces import Namespace
 from tfparallel.backends.local import ports
 from tfparallel_operator.api_server import resources
 from tfparallel_operator.core import installation
-from tfparallel_operator.engine.observe import waits
+from tfparallel_operator.engine.observe import pending_search
 
 ACCOUNT = "tfparallel-operator"
 SECRET = "tfparallel-operator-tls"
@@ -221,7 +221,7 @@ async def test_the_rights_are_enough_to_say_why_a_pod_waits(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     """The API server selects Events by their pod and by their claim; no claim has a volume here."""
-    monkeypatch.setattr(waits, "FIRST_LOOK", datetime.timedelta())
+    monkeypatch.setattr(pending_search, "FIRST_LOOK", datetime.timedelta())
     _install(namespace, tmp_path)
     job = objects.job(workers=0, volumeClaimTemplates=[objects.claim_template()])
     volume = {"name": "data", "persistentVolumeClaim": {"claimName": "digits-data"}}

@@ -16,7 +16,7 @@ from tfparallel_operator.api import load, names, problems
 from tfparallel_operator.api_server import client as api
 from tfparallel_operator.api_server import errors as api_errors
 from tfparallel_operator.api_server import resources
-from tfparallel_operator.core import waits
+from tfparallel_operator.core import pending_reasons
 
 FIELD_MANAGER = "tfparallel-cli"
 
@@ -237,7 +237,7 @@ class ClusterBackend:
         with refusals.explained(self.context):
             listing = await self._api.list(resources.EVENTS, job.namespace)
         mine = [body for body in listing.items if _is_about(body.get("regarding", {}), job)]
-        return waits.parse_events(mine)
+        return pending_reasons.parse_events(mine)
 
     async def list_claims(self, job: models.Job) -> Sequence[models.Claim]:
         """Return the claims of a job that exist; none without the right to read them."""
@@ -245,7 +245,7 @@ class ClusterBackend:
         for name in sorted(objects.claim_names(job)):
             with contextlib.suppress(api_errors.ApiError):
                 body = await self._api.get(resources.CLAIMS.path(job.namespace, name))
-                claims.append(waits.parse_claim(body))
+                claims.append(pending_reasons.parse_claim(body))
         return claims
 
     async def read_logs(

@@ -8,7 +8,7 @@ import pydantic
 from tfparallel import models
 from tfparallel_operator.api import gate, job_status, load, names
 from tfparallel_operator.api_server import client as api
-from tfparallel_operator.core import observation, remedies, waits
+from tfparallel_operator.core import observation, pending_reasons, remedies
 
 _LABEL_VERSION = "app.kubernetes.io/version"
 _EPOCH = datetime.datetime.fromtimestamp(0, datetime.UTC)
@@ -141,7 +141,7 @@ def _find_blocking_init(status: api.Object) -> api.Object:
     for container in status.get("initContainerStatuses") or ():
         state = container.get("state", {})
         failed = state.get("terminated", {}).get("exitCode")
-        if failed or state.get("waiting", {}).get("reason", "") not in waits.UNREMARKABLE:
+        if failed or state.get("waiting", {}).get("reason", "") not in pending_reasons.UNREMARKABLE:
             return dict(container)
     return {}
 

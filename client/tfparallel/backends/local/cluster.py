@@ -143,7 +143,7 @@ class LocalCluster:
         message = f"{who} stopped the run. To continue it: {command}"
         reason, kind = names.Reason.JOB_SUSPENDED, names.Condition.SUSPENDED
         stamp = conditions.Stamp(self._clock().replace(microsecond=0), generation=1)
-        status = stamp.clear(self.job.status, conditions.PASSING, reason, message)
+        status = stamp.clear(self.job.status, conditions.TRANSIENT, reason, message)
         self._write(stamp.set(status, kind, True, reason, message))
         record.add_event(self._layout, decision.normal(reason, message), self._clock())
 

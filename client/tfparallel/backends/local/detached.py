@@ -134,7 +134,7 @@ class DetachedRun:
         message = "resume the job to continue" if is_suspended else self._last_words()
         ended_at = _modified(self._written_manifest)
         return conditions.Stamp(ended_at, generation=0).set(
-            conditions.without(status, names.Condition.RUNNING),
+            conditions.remove(status, names.Condition.RUNNING),
             names.Condition.SUSPENDED if is_suspended else names.Condition.FAILED,
             True,
             names.Reason.JOB_SUSPENDED if is_suspended else PROCESS_ENDED,

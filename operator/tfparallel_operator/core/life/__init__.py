@@ -8,5 +8,5 @@
 - `start`: the start of an attempt, and pods that come before the first status.
 - `recovery`: what is done about lost replicas.
 - `failure` says why one was lost, `policy` what follows, `restarts` writes a restart ahead.
-- `deadlines`, `completion`, `scaling`, `counts`, `pace`: the questions that these ask.
+- `deadlines`, `completion`, `scaling`, `counts`, `slowness`: the questions that these ask.
 """

@@ -59,7 +59,7 @@ def _was_accepted(status: job_status.JobStatus, role: str) -> bool:
 def fail_if_unstartable(context: DecisionContext) -> decision.Decision | None:
     """Fail a job that this installation can never start."""
     problem = spec_validity.find_problem(
-        context.layout, context.settings, is_gang_scheduled=conditions.begun(context.status)
+        context.layout, context.settings, is_gang_scheduled=conditions.has_begun(context.status)
     )
     if problem is None:
         return None
@@ -68,7 +68,7 @@ def fail_if_unstartable(context: DecisionContext) -> decision.Decision | None:
 
 def wait_for_permission(context: DecisionContext) -> decision.Decision | None:
     """Have a job wait that may not use what it names; one that has begun goes on."""
-    if not context.environment.restriction or conditions.begun(context.status):
+    if not context.environment.restriction or conditions.has_begun(context.status):
         return None
     if context.children.pods:  # They precede the first status.
         return None
@@ -108,13 +108,13 @@ def wait_for_quota(context: DecisionContext) -> decision.Decision | None:
     reason = names.Reason.JOB_EVICTED if evicted else names.Reason.JOB_QUEUED
     explanation = remedies.explain(kueue.waiting_message(context))
     message = explanation.message
-    was_admitted = conditions.holds(status, _ADMITTED)
+    was_admitted = conditions.is_true(status, _ADMITTED)
     is_news = was_admitted or conditions.find(status, _ADMITTED) is None
     fits = existing is None or existing.deleting or workload.matches_job(context.layout, existing)
     # Else it is the job itself that no longer asks for what it was admitted with.
-    if conditions.begun(status) and was_admitted and fits:
+    if conditions.has_begun(status) and was_admitted and fits:
         status = restarts.count(status, policies.Cause.DISRUPTION)
-    status = conditions.without(status, names.Condition.FAILED)
+    status = conditions.remove(status, names.Condition.FAILED)
     status = context.stamp.clear(status, _OVER_WHILE_WAITING, reason, message)
     resumed, why = names.Reason.JOB_RESUMED, "spec.runPolicy.suspend is false"
     status = context.stamp.clear(status, [names.Condition.SUSPENDED], resumed, why)

@@ -30,7 +30,7 @@ def clean_up(context: DecisionContext) -> decision.Decision | None:
     count, but cleanPodPolicy gives an evaluator its grace first.
     """
     status, now, pods = context.status, context.now, context.children.pods
-    corrected = conditions.corrected(status, context.job.metadata.generation)
+    corrected = conditions.is_spec_corrected(status, context.job.metadata.generation)
     if not conditions.finished(status) or corrected:
         return None
     status = counts.count(status, context.view, ended=True)
@@ -81,7 +81,7 @@ def grace_until(
     now: datetime.datetime,
 ) -> datetime.datetime | None:
     """Return until when an evaluator may do its last evaluation; None when none is at it."""
-    succeeded = conditions.holds(status, names.Condition.SUCCEEDED)
+    succeeded = conditions.is_true(status, names.Condition.SUCCEEDED)
     if not succeeded or status.completion_time is None or not evaluators(pods):
         return None
     seconds = job.spec.run_policy.evaluator_grace_seconds
@@ -102,7 +102,7 @@ def _stages(
 ) -> list[tuple[policies.CleanupTarget, datetime.datetime]]:
     """Return what is removed when, for the way in which the job has ended."""
     policy = job.spec.run_policy
-    succeeded = conditions.holds(status, names.Condition.SUCCEEDED)
+    succeeded = conditions.is_true(status, names.Condition.SUCCEEDED)
     end = policies.CleanupWhen.SUCCEEDED if succeeded else policies.CleanupWhen.FAILED
     stages = [
         (stage.delete, ended_at + datetime.timedelta(seconds=stage.after_seconds))

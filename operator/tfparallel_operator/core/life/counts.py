@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from tfparallel_operator.api import job_status, names
-from tfparallel_operator.core import observation, remedies, replicas, waits
+from tfparallel_operator.core import observation, pending_reasons, remedies, replicas
 from tfparallel_operator.core.status import conditions, replica_records
 from tfparallel_operator.core.view import View
 from tfparallel_trainer.contract import exits, plain_text
@@ -36,7 +36,7 @@ def count(status: job_status.JobStatus, view: View, *, ended: bool = False) -> j
         by_role[role.value] = before.model_copy(update=counts)
     up = sum(counts.running + counts.succeeded for counts in by_role.values())
     ready = f"{up}/{len(view.layout.all_replicas)}"
-    if ended and status.ready and not conditions.holds(status, names.Condition.FAILED):
+    if ended and status.ready and not conditions.is_true(status, names.Condition.FAILED):
         ready = status.ready
     return status.model_copy(update={"replicas": by_role, "ready": ready})
 
@@ -74,7 +74,7 @@ def _count_role(
 def _find_waiting(pods: Sequence[observation.Pod]) -> observation.Pod | None:
     """Return the pod that says most about why replicas wait."""
     waiting = (pod for pod in pods if pod.phase is observation.Phase.PENDING and pod.waiting)
-    return min(waiting, key=lambda pod: waits.weigh(pod.waiting, pod.node), default=None)
+    return min(waiting, key=lambda pod: pending_reasons.weigh(pod.waiting, pod.node), default=None)
 
 
 def _describe_waiting(pod: observation.Pod) -> str:

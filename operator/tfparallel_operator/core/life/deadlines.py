@@ -3,9 +3,9 @@
 import datetime
 
 from tfparallel_operator.api import job_status, names, policies, types
-from tfparallel_operator.core import observation, replicas, waits
+from tfparallel_operator.core import observation, pending_reasons, replicas
 from tfparallel_operator.core.context import DecisionContext
-from tfparallel_operator.core.life import completion, failure, pace
+from tfparallel_operator.core.life import completion, failure, slowness
 from tfparallel_operator.core.status import conditions
 from tfparallel_operator.core.view import View
 
@@ -29,7 +29,7 @@ def overdue(
     """
     view, policy = context.view, context.job.spec.run_policy
     if completion.running(view):
-        since = pace.find_report_time(status)
+        since = slowness.find_report_time(status)
         if since is not None:  # An operator that was away has missed reports.
             since = max(since, context.settings.listening_since or since)
         at, find_loss = _after(since, policy.stall_deadline_seconds), _find_stall
@@ -45,7 +45,7 @@ def _find_pending(view: View, status: job_status.JobStatus) -> failure.Loss:
     """Return the loss that pods which wait for too long are: the one whose words say most."""
     waiting = _list_waiting(view)
     pods = [view.current[replica] for replica in waiting if replica in view.current]
-    pod = min(pods, key=lambda pod: waits.weigh(pod.waiting, pod.node), default=None)
+    pod = min(pods, key=lambda pod: pending_reasons.weigh(pod.waiting, pod.node), default=None)
     refused = conditions.find_true(status, names.Condition.CREATION_REFUSED)
     first, why = waiting[0], ""
     if refused is not None:

@@ -12,7 +12,7 @@ from tfparallel_operator.core.status import conditions
 def succeed(context: DecisionContext) -> decision.Decision | None:
     """End a job that has reached its end, before anything else may stop it."""
     status = context.status
-    if not status.attempt or conditions.rests(status):
+    if not status.attempt or conditions.is_stopped(status):
         return None
     success = completion.success(context.view)
     return None if success is None else end(context, status, names.Condition.SUCCEEDED, *success)
@@ -23,9 +23,9 @@ def suspend(context: DecisionContext) -> decision.Decision | None:
     if not context.job.spec.run_policy.suspend:
         return None
     reason, message = names.Reason.JOB_SUSPENDED, "spec.runPolicy.suspend is true"
-    was_suspended = conditions.holds(context.status, names.Condition.SUSPENDED)
-    status = conditions.without(context.status, names.Condition.FAILED)
-    status = context.stamp.clear(status, conditions.PASSING, reason, message)
+    was_suspended = conditions.is_true(context.status, names.Condition.SUSPENDED)
+    status = conditions.remove(context.status, names.Condition.FAILED)
+    status = context.stamp.clear(status, conditions.TRANSIENT, reason, message)
     status = context.stamp.set(status, names.Condition.SUSPENDED, True, reason, message)
     status = counts.count(status, context.view)
     return decision.Decision(
@@ -54,7 +54,7 @@ def end(
 ) -> decision.Decision:
     """End a job; the next decision cleans its pods up, when the end is on record."""
     finished = names.Reason.JOB_FINISHED
-    status = context.stamp.clear(status, conditions.PASSING, finished, "the job has ended")
+    status = context.stamp.clear(status, conditions.TRANSIENT, finished, "the job has ended")
     status = context.stamp.set(status, kind, True, reason, message)
     status = status.model_copy(update={"completion_time": context.now})
     status = counts.count(status, context.view_of(status))

@@ -36,7 +36,7 @@ class Loss:
     replica: replicas.Replica
     cause: policies.Cause
     exit: observation.Exit | None
-    fate: str = "vanished"
+    reason: str = "vanished"
     """What became of it, when it has no exit."""
     of_waiting_gang: bool = False
     """Whether it was lost before any pod of its gang had a place."""
@@ -64,7 +64,7 @@ class Loss:
         if self.exit is not None and self.exit.of_source:
             name = f"{name}: init container {names.SOURCE_CONTAINER}"
         if self.exit is None:
-            return f"{name} {self.fate}"
+            return f"{name} {self.reason}"
         if self.exit.code < 0:
             return f"{name} ended: {self.exit.reason} {self.exit.message}".rstrip()
         return f"{name} {_describe_exit(self.exit)}"
@@ -77,7 +77,7 @@ class Loss:
         if self.end.words and self.pod is not None:
             return remedies.find(quote(self.pod))
         if self.exit is None:
-            return remedies.find(self.fate)
+            return remedies.find(self.reason)
         return remedies.find_for_exit(self.exit.code, self.exit.reason, self.exit.message)
 
     def record(self, job_name: str) -> job_status.Failure:

@@ -30,7 +30,7 @@ def wait(context: DecisionContext) -> decision.Decision | None:
             " fewer replicas, or have an administrator raise jobs.hostPortsPerNamespace"
         )
     reason = names.Reason.HOST_PORTS_TAKEN
-    is_news = not conditions.holds(context.status, _REFUSED)
+    is_news = not conditions.is_true(context.status, _REFUSED)
     status = context.stamp.set(context.status, _REFUSED, True, reason, message)
     return decision.Decision(
         status,
@@ -45,8 +45,8 @@ def give_back(context: DecisionContext, status: job_status.JobStatus) -> job_sta
     if context.children.pods or status.host_ports is None:
         return status
     is_refused = environment.refusal is not None or not environment.may_create
-    rests = conditions.holds(status, names.Condition.SUSPENDED)
-    waits = conditions.denied(status, names.Condition.ADMITTED)
+    rests = conditions.is_true(status, names.Condition.SUSPENDED)
+    waits = conditions.is_false(status, names.Condition.ADMITTED)
     if not (is_refused or environment.restriction or rests or waits):
         return status
     return status.model_copy(update={"host_ports": None})

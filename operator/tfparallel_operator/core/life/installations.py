@@ -97,7 +97,7 @@ def _contest(
     age = CONTESTED_FOR if asked_at is None or not asker else stamp.now - asked_at
     if not -ANSWER_TIME <= age < CONTESTED_FOR:  # It is gone, or people have written a question.
         is_said = conditions.find(status, kind) is not None
-        status = conditions.without(status, kind) if is_said else status
+        status = conditions.remove(status, kind) if is_said else status
         return dataclasses.replace(decided, status=status)
     message = f"installation {asker} of the operator watches this job, too, and leaves it alone"
     explanation = remedies.explain(message)

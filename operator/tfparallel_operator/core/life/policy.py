@@ -18,7 +18,7 @@ class Scope(enum.StrEnum):
     REPLICA_AND_CHIEF = "this server and the chief"
 
 
-class Outcome(enum.Enum):
+class LossAction(enum.Enum):
     """What becomes of the job."""
 
     RESTART = enum.auto()
@@ -30,7 +30,7 @@ class Outcome(enum.Enum):
 class Action:
     """The answer to a loss."""
 
-    outcome: Outcome
+    outcome: LossAction
     reason: names.Reason
     message: str
     remedy: str = ""
@@ -40,8 +40,8 @@ class Action:
 def find_action(layout: Layout, status: job_status.JobStatus, loss: failure.Loss) -> Action:
     """Return what a loss leads to. The loss of an evaluator never fails the job."""
     action = dataclasses.replace(_find_action(layout, status, loss), remedy=loss.remedy)
-    if action.outcome is Outcome.FAIL and loss.replica.role is types.Role.EVALUATOR:
-        return dataclasses.replace(action, outcome=Outcome.IGNORE)
+    if action.outcome is LossAction.FAIL and loss.replica.role is types.Role.EVALUATOR:
+        return dataclasses.replace(action, outcome=LossAction.IGNORE)
     return action
 
 
@@ -56,21 +56,21 @@ def _find_action(layout: Layout, status: job_status.JobStatus, loss: failure.Los
     if loss.exit is not None and loss.exit.of_source:
         reason = names.Reason.SOURCE_FAILED
     if ruled is policies.Action.IGNORE and _may_go_without(layout, status, loss):
-        return Action(Outcome.IGNORE, names.Reason.FAILURE_POLICY, lost)
+        return Action(LossAction.IGNORE, names.Reason.FAILURE_POLICY, lost)
     if ruled in (policies.Action.FAIL_JOB, policies.Action.IGNORE):
         message = f"{lost}; runPolicy.failurePolicy says that it fails the job"
-        return Action(Outcome.FAIL, names.Reason.FAILURE_POLICY, message)
+        return Action(LossAction.FAIL, names.Reason.FAILURE_POLICY, message)
     if ruled is None and not _restarts(layout, loss):
-        return Action(Outcome.FAIL, reason, lost)
+        return Action(LossAction.FAIL, reason, lost)
     limit = layout.job.spec.run_policy.backoff_limit
     if loss.cause.bounded and counted(layout, status, loss) >= limit:
         message = f"{lost}; runPolicy.backoffLimit allows {limit} restarts and they are spent"
-        return Action(Outcome.FAIL, names.Reason.BACKOFF_LIMIT_EXCEEDED, message)
+        return Action(LossAction.FAIL, names.Reason.BACKOFF_LIMIT_EXCEEDED, message)
     nth = counted(layout, status, loss) + 1
     bound = f"failure {nth} of {limit} that lead to a restart"
     bound = bound if loss.cause.bounded else _UNBOUNDED[loss.cause]
     message = f"{lost}; {scope(layout, loss).value} run again ({bound})"
-    return Action(Outcome.RESTART, reason, message)
+    return Action(LossAction.RESTART, reason, message)
 
 
 _REASONS = {

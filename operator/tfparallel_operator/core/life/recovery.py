@@ -12,16 +12,16 @@ from tfparallel_operator.core.life import (
     deadlines,
     ending,
     failure,
-    pace,
     policy,
     restarts,
+    slowness,
 )
 from tfparallel_operator.core.status import replica_records
 from tfparallel_operator.core.view import View
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Course:
+class Continuation:
     """How a job goes on that no loss restarts or ends."""
 
     status: job_status.JobStatus
@@ -32,42 +32,42 @@ class Course:
     """Which loss may turn out to be the consequence of another one; empty: none."""
 
 
-def answer_losses(context: DecisionContext) -> decision.Decision | Course:
+def answer_losses(context: DecisionContext) -> decision.Decision | Continuation:
     """Restart or end a job that has lost replicas, or say how it goes on."""
     status, view = context.status, context.view
     status = restarts.reclassify_as_disruption(status, view)
     deadline = deadlines.active(context.job, status)
-    losses = failure.losses(view, pace.count_restarts(status, context.now))
+    losses = failure.losses(view, slowness.count_restarts(status, context.now))
     overdue, next_overdue = deadlines.overdue(context, status)
     events: list[decision.Event] = []
     for loss in losses or filter(None, (overdue,)):
         action = policy.find_action(context.layout, status, loss)
-        final = action.outcome is policy.Outcome.FAIL
+        final = action.outcome is policy.LossAction.FAIL
         settles_at = failure.settles_at(loss, view, context.settings.settling, final=final)
         if settles_at is not None and settles_at > context.now:
             wake_at = deadlines.earliest(settles_at, deadline)
             until = f"until {settles_at:%H:%M:%SZ} the operator looks for a loss that caused it"
             settling = f"{loss.describe(context.job.metadata.name)}; {until}"
-            return Course(status, view, tuple(events), wake_at, settling)
+            return Continuation(status, view, tuple(events), wake_at, settling)
         explanation = remedies.Explanation(action.message, action.remedy)
-        if loss.cause is policies.Cause.STALL and action.outcome is not policy.Outcome.IGNORE:
+        if loss.cause is policies.Cause.STALL and action.outcome is not policy.LossAction.IGNORE:
             kind = names.Condition.TRAINING_STALLED
             status = context.stamp.set(status, kind, True, action.reason, explanation)
         match action.outcome:
-            case policy.Outcome.FAIL:
+            case policy.LossAction.FAIL:
                 decided = ending.fail(context, status, action.reason, explanation)
                 return _record(context, decided, loss)
-            case policy.Outcome.RESTART:
+            case policy.LossAction.RESTART:
                 decided = _restart(context, status, loss, losses, action)
                 return _record(context, decided, loss)
-            case policy.Outcome.IGNORE:
+            case policy.LossAction.IGNORE:
                 status = replica_records.ignore(status, loss.replica)
                 message = f"{action.message}; training goes on without it"
                 events.append(decision.warning(action.reason, message))
     if events:
         view = context.view_of(status)
     wake_at = deadlines.earliest(deadline, next_overdue)
-    return Course(status, view, tuple(events), wake_at)
+    return Continuation(status, view, tuple(events), wake_at)
 
 
 def _restart(
@@ -79,7 +79,7 @@ def _restart(
 ) -> decision.Decision:
     """Write a restart ahead, and delete what has to run again."""
     pause = restarts.pause(context, status, loss)
-    since_progress = pace.count_restarts(status, context.now)
+    since_progress = slowness.count_restarts(status, context.now)
     reason, message = action.reason, action.message
     if pause:
         message = f"{message}, after {pause.total_seconds():.0f} s"

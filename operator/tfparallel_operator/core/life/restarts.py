@@ -7,7 +7,7 @@ from tfparallel_operator.api import job_status, policies, types
 from tfparallel_operator.core import ends, replicas
 from tfparallel_operator.core.context import DecisionContext
 from tfparallel_operator.core.layout import Layout
-from tfparallel_operator.core.life import failure, pace, policy
+from tfparallel_operator.core.life import failure, policy, slowness
 from tfparallel_operator.core.status import replica_records
 from tfparallel_operator.core.view import View
 
@@ -74,10 +74,10 @@ def pause(
     begins_at = pauses_until(status, context.now)
     if begins_at is not None:
         return begins_at - context.now
-    earlier = pace.count_restarts(status, context.now) - 1
+    earlier = slowness.count_restarts(status, context.now) - 1
     if loss.cause is policies.Cause.INFRASTRUCTURE:
         earlier += 1
-    elif loss.cause.bounded and not pace.has_run_long(status, context.now):
+    elif loss.cause.bounded and not slowness.has_run_long(status, context.now):
         earlier = max(earlier, policy.counted(context.layout, status, loss))
     if not earlier:
         return datetime.timedelta()

@@ -72,7 +72,7 @@ def set_spec_condition(
     """
     kind, reason = names.Condition.SPEC_INVALID, names.Reason.INVALID_SPEC
     if problem is None:
-        if not conditions.holds(status, kind):
+        if not conditions.is_true(status, kind):
             return status, ()
         reason, message = names.Reason.SPEC_CORRECTED, "the spec is valid and in force"
     elif in_force is None:
@@ -101,12 +101,12 @@ def _reject(
     """
     status, problem = invalid.status, invalid.problem
     deletions = ending.delete_pods(children.pods)
-    if conditions.finished(status) and not conditions.corrected(status, problem.generation):
+    if conditions.finished(status) and not conditions.is_spec_corrected(status, problem.generation):
         return decision.Decision(status, deletions=deletions)
     stamp = conditions.Stamp(now, problem.generation)
     reason, finished = names.Reason.INVALID_SPEC, names.Reason.JOB_FINISHED
-    status = conditions.without(status, names.Condition.SUSPENDED)
-    status = stamp.clear(status, conditions.PASSING, finished, "the spec is invalid")
+    status = conditions.remove(status, names.Condition.SUSPENDED)
+    status = stamp.clear(status, conditions.TRANSIENT, finished, "the spec is invalid")
     status = stamp.set(status, names.Condition.FAILED, True, reason, problem.message)
     end = {"observed_generation": problem.generation, "completion_time": now}
     return decision.Decision(

@@ -26,14 +26,14 @@ def begin(
 ) -> tuple[DecisionContext, tuple[decision.Event, ...]]:
     """Start the first attempt, or the next one after a suspension or a correction."""
     status = kueue.with_admission(context, context.status)
-    if conditions.begun(context.status):
+    if conditions.has_begun(context.status):
         return dataclasses.replace(context, status=status), ()
-    waited = conditions.denied(context.status, names.Condition.ADMITTED)
+    waited = conditions.is_false(context.status, names.Condition.ADMITTED)
     reason = names.Reason.JOB_ADMITTED if waited else names.Reason.JOB_STARTED
-    if conditions.holds(status, names.Condition.SUSPENDED):
+    if conditions.is_true(status, names.Condition.SUSPENDED):
         reason, message = names.Reason.JOB_RESUMED, "spec.runPolicy.suspend is false"
         status = context.stamp.set(status, names.Condition.SUSPENDED, False, reason, message)
-    status = conditions.without(status, names.Condition.FAILED)
+    status = conditions.remove(status, names.Condition.FAILED)
     if _has_pods_of_other_spec(context):
         status = restarts.next_attempt(status, context.now)
     status = restarts.next_attempt(status, context.now)
@@ -69,7 +69,7 @@ def adopt_attempt(
     if status.attempt or not pods:
         return status
     adopted = status.model_copy(update={"attempt": max(pod.attempt for pod in pods)})
-    return status if conditions.begun(adopted) else adopted
+    return status if conditions.has_begun(adopted) else adopted
 
 
 def _has_pods_of_other_spec(context: DecisionContext) -> bool:

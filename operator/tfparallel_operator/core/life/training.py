@@ -12,10 +12,10 @@ from tfparallel_operator.core.life import (
     deadlines,
     ending,
     obstacles,
-    pace,
     recovery,
     restarts,
     scaling,
+    slowness,
     start,
 )
 from tfparallel_operator.core.pods import (
@@ -37,8 +37,12 @@ def train(context: DecisionContext) -> decision.Decision:
     context, events = start.begin(context)
     decided = _fail_at_deadline(context)
     if decided is None:
-        course = recovery.answer_losses(context)
-        decided = course if isinstance(course, decision.Decision) else _go_on(context, course)
+        continuation = recovery.answer_losses(context)
+        decided = (
+            continuation
+            if isinstance(continuation, decision.Decision)
+            else _go_on(context, continuation)
+        )
     return dataclasses.replace(
         decided,
         events=(*events, *decided.events),
@@ -56,26 +60,26 @@ def _fail_at_deadline(context: DecisionContext) -> decision.Decision | None:
     return ending.fail(context, context.status, names.Reason.DEADLINE_EXCEEDED, message)
 
 
-def _go_on(context: DecisionContext, course: recovery.Course) -> decision.Decision:
+def _go_on(context: DecisionContext, continuation: recovery.Continuation) -> decision.Decision:
     """Scale a job when it is time to; else say how it is, and create what is missing."""
-    wake_at = course.wake_at
-    if not course.settling and context.requested.workers != course.status.workers:
-        scale_at = scaling.due(course.status, course.view)
+    wake_at = continuation.wake_at
+    if not continuation.settling and context.requested.workers != continuation.status.workers:
+        scale_at = scaling.due(continuation.status, continuation.view)
         if scale_at is None or scale_at <= context.now:
-            return _scale(context, course.status)
+            return _scale(context, continuation.status)
         wake_at = deadlines.earliest(wake_at, scale_at)
-    view, status = course.view, counts.count(course.status, course.view)
-    was_running = conditions.holds(status, names.Condition.RUNNING)
+    view, status = continuation.view, counts.count(continuation.status, continuation.view)
+    was_running = conditions.is_true(status, names.Condition.RUNNING)
     runs = completion.running(view)
     reason = names.Reason.REPLICAS_RUNNING if runs else names.Reason.REPLICAS_PENDING
-    progress = pace.Pace(
+    progress = slowness.Pace(
         status, context.now, context.job.spec.trainer is not None, context.settings.listening_since
     )
-    slowness = None
-    if runs and not course.settling:
-        slowness = progress.find_slowness(context.job.metadata.name)
+    holdup = None
+    if runs and not continuation.settling:
+        holdup = progress.find_slowness(context.job.metadata.name)
         wake_at = deadlines.earliest(wake_at, progress.silent_at)
-    message = "; ".join(filter(None, (_ready_sentence(status, slowness), course.settling)))
+    message = "; ".join(filter(None, (_ready_sentence(status, holdup), continuation.settling)))
     status = context.stamp.set(status, names.Condition.RUNNING, runs, reason, message)
     if runs:
         over = (names.Condition.RESTARTING, names.Condition.TRAINING_STALLED)
@@ -95,7 +99,7 @@ def _go_on(context: DecisionContext, course: recovery.Course) -> decision.Decisi
     group = gang.plan_group_writes(context, view, status.attempt)
     return decision.Decision(
         status,
-        events=(*course.events, *restricted, *news),
+        events=(*continuation.events, *restricted, *news),
         deletions=(
             *ending.delete_pods((*view.stale, *view.dismissed)),
             *group.deletions,
@@ -169,7 +173,7 @@ def _pods(
     return pods
 
 
-def _ready_sentence(status: job_status.JobStatus, slowness: pace.Slowness | None) -> str:
+def _ready_sentence(status: job_status.JobStatus, holdup: slowness.Slowness | None) -> str:
     sentence = f"{status.ready} replicas run or have completed"
     refused = conditions.find_true(status, _REFUSED)
     if refused is not None:
@@ -181,7 +185,7 @@ def _ready_sentence(status: job_status.JobStatus, slowness: pace.Slowness | None
     ]
     if waits:
         return f"{sentence}; {remedies.join(waits)}"
-    if slowness is not None:
-        problem = f"{sentence}; training is slow: {slowness.cause}"
-        return remedies.Explanation(problem, slowness.remedy).message
+    if holdup is not None:
+        problem = f"{sentence}; training is slow: {holdup.cause}"
+        return remedies.Explanation(problem, holdup.remedy).message
     return sentence

@@ -59,7 +59,7 @@ def with_admission(context: DecisionContext, status: job_status.JobStatus) -> jo
     """Return the status with the condition Admitted; without it for a job in no queue."""
     existing = find(context)
     if existing is None or not is_queued(context):
-        return conditions.without(status, names.Condition.ADMITTED)
+        return conditions.remove(status, names.Condition.ADMITTED)
     reason = names.Reason.JOB_ADMITTED
     message = f"admitted by ClusterQueue {existing.cluster_queue}"
     return context.stamp.set(status, names.Condition.ADMITTED, True, reason, message)

@@ -24,7 +24,7 @@ _NEVER_RAN = (
 )
 """Failures before anything trained: the next generation of the spec starts the job after all."""
 
-PASSING = (
+TRANSIENT = (
     names.Condition.ADMITTED,
     names.Condition.RUNNING,
     names.Condition.RESTARTING,
@@ -61,12 +61,12 @@ def find_true(status: job_status.JobStatus, kind: names.Condition) -> job_status
     return condition if condition and condition.status is job_status.Truth.TRUE else None
 
 
-def holds(status: job_status.JobStatus, *kinds: names.Condition) -> bool:
+def is_true(status: job_status.JobStatus, *kinds: names.Condition) -> bool:
     """Whether one of these conditions is set and true."""
     return any(find_true(status, kind) for kind in kinds)
 
 
-def denied(status: job_status.JobStatus, kind: names.Condition) -> bool:
+def is_false(status: job_status.JobStatus, kind: names.Condition) -> bool:
     """Whether a condition is set and false."""
     condition = find(status, kind)
     return condition is not None and condition.status is job_status.Truth.FALSE
@@ -74,7 +74,7 @@ def denied(status: job_status.JobStatus, kind: names.Condition) -> bool:
 
 def finished(status: job_status.JobStatus) -> bool:
     """Whether the job has ended."""
-    return holds(status, names.Condition.SUCCEEDED, names.Condition.FAILED)
+    return is_true(status, names.Condition.SUCCEEDED, names.Condition.FAILED)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -123,7 +123,7 @@ class Stamp:
     ) -> job_status.JobStatus:
         """Return the status in which none of these conditions holds."""
         for kind in kinds:
-            if holds(status, kind):
+            if is_true(status, kind):
                 status = self.set(status, kind, False, reason, message)
         return status
 
@@ -138,7 +138,7 @@ def with_conditions(
     order = {kind.value: place for place, kind in enumerate(names.Condition)}
     ordered = tuple(sorted(conditions, key=lambda one: order.get(one.type, len(order))))
     changed = status.model_copy(update={"conditions": ordered})
-    failure = status.failure if holds(changed, *_FAILING) else None
+    failure = status.failure if is_true(changed, *_FAILING) else None
     return changed.model_copy(update={"state": state(changed), "failure": failure})
 
 
@@ -149,28 +149,30 @@ def read_problem(condition: job_status.Condition) -> str:
 
 def state(status: job_status.JobStatus) -> names.State:
     """Derive the one word from the conditions: an end outweighs what went before it."""
-    words = (names.State(kind.value) for kind in _STATES if holds(status, kind))
+    words = (names.State(kind.value) for kind in _STATES if is_true(status, kind))
     return next(words, names.State.PENDING)
 
 
-def without(status: job_status.JobStatus, kind: names.Condition) -> job_status.JobStatus:
+def remove(status: job_status.JobStatus, kind: names.Condition) -> job_status.JobStatus:
     """Return the status as if a condition had never been set."""
     return with_conditions(status, (other for other in status.conditions if other.type != kind))
 
 
-def rests(status: job_status.JobStatus) -> bool:
+def is_stopped(status: job_status.JobStatus) -> bool:
     """Whether the job is suspended or has failed."""
-    return holds(status, names.Condition.SUSPENDED, names.Condition.FAILED)
+    return is_true(status, names.Condition.SUSPENDED, names.Condition.FAILED)
 
 
-def begun(status: job_status.JobStatus) -> bool:
+def has_begun(status: job_status.JobStatus) -> bool:
     """Whether an attempt goes on: the job is not suspended, nor refused, nor waits in a queue."""
     return (
-        bool(status.attempt) and not denied(status, names.Condition.ADMITTED) and not rests(status)
+        bool(status.attempt)
+        and not is_false(status, names.Condition.ADMITTED)
+        and not is_stopped(status)
     )
 
 
-def corrected(status: job_status.JobStatus, generation: int) -> bool:
+def is_spec_corrected(status: job_status.JobStatus, generation: int) -> bool:
     """Whether the job failed for a spec that has been changed since."""
     failed = find(status, names.Condition.FAILED)
     return (

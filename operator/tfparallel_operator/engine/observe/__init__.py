@@ -6,5 +6,5 @@
 - `job_memory`: what the engine remembers of each job.
 - `specs`, `host_ports`, `flavors`: a job's last valid spec, free ports of nodes, Kueue's flavors.
 - `permissions`: whether the installation's restrictions allow what a job uses.
-- `waits`: why pods are pending, from Events and claims.
+- `pending_search`: why pods are pending, from Events and claims.
 """

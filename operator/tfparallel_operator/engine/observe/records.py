@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from tfparallel_operator.api import gate, names, types
-from tfparallel_operator.core import ends, observation, remedies, replicas, waits
+from tfparallel_operator.core import ends, observation, pending_reasons, remedies, replicas
 
 Raw = Mapping[str, Any]
 
@@ -361,7 +361,7 @@ def _waiting(status: Raw) -> str:
     for key in ("initContainerStatuses", "containerStatuses"):
         for container in status.get(key) or ():
             waiting_state = (container.get("state") or {}).get("waiting") or {}
-            if waiting_state.get("reason", "") not in waits.UNREMARKABLE:
+            if waiting_state.get("reason", "") not in pending_reasons.UNREMARKABLE:
                 return _words(waiting_state)
     for condition in status.get("conditions") or ():
         if condition.get("type") == "PodScheduled" and condition.get("status") == "False":

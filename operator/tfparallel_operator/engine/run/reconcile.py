@@ -18,10 +18,10 @@ from tfparallel_operator.engine.observe import (
     flavors,
     host_ports,
     jobs,
+    pending_search,
     permissions,
     records,
     specs,
-    waits,
 )
 from tfparallel_operator.engine.observe.job_memory import JobMemories, Pause
 from tfparallel_operator.engine.run import large_jobs
@@ -56,7 +56,7 @@ class _Observed:
 
     def complete(self, children: observation.Children) -> observation.Children:
         """Return children with these Workloads and reasons."""
-        pods = waits.explain(children.pods, self.reasons)
+        pods = pending_search.explain(children.pods, self.reasons)
         return dataclasses.replace(children, pods=pods, workloads=self.workloads)
 
 
@@ -77,7 +77,9 @@ class Reconciler:
             engine.jobs, engine.settings.host_ports_of_namespace
         )
         self._memories = memories
-        self._waits = waits.Waits(engine.api, engine.timers, engine.clock, memories)
+        self._waits = pending_search.PendingSearch(
+            engine.api, engine.timers, engine.clock, memories
+        )
         self._specs = specs.Specs(engine.api, memories)
         self._restrictions = permissions.Permissions(engine.api, engine.settings, memories)
         self._rewinds = engine.rewinds()

@@ -8,7 +8,7 @@ import pytest
 from testing.operator import builders
 from tfparallel_operator.api import job_status, names
 from tfparallel_operator.core import observation
-from tfparallel_operator.core.life import failure, pace
+from tfparallel_operator.core.life import failure, slowness
 from tfparallel_operator.core.status import conditions
 from tfparallel_trainer.contract import exits
 
@@ -80,7 +80,7 @@ def test_ten_minutes_of_an_attempt_are_progress() -> None:
     world = builders.running(worker=1)
     for _ in range(4):
         lose(world)
-    world.now += pace.LONG_RUN
+    world.now += slowness.LONG_RUN
     assert [lose(world) for _ in range(2)] == [0, 10]
 
 

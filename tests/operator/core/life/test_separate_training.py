@@ -33,7 +33,7 @@ def test_a_report_becomes_a_condition_that_outlives_the_job_and_not_the_attempt(
     )
     world.settle()
     assert world.decide().events == ()
-    assert conditions.holds(world.status, names.Condition.SEPARATE_TRAINING)
+    assert conditions.is_true(world.status, names.Condition.SEPARATE_TRAINING)
     assert world.status.state == "Running"
     world.exit("job-worker-1", 137)
     world.settle()
@@ -47,7 +47,7 @@ def test_a_report_becomes_a_condition_that_outlives_the_job_and_not_the_attempt(
     world.exit("job-worker-1", 0)
     world.settle()
     assert world.status.state == "Succeeded"
-    assert conditions.holds(world.status, names.Condition.SEPARATE_TRAINING)
+    assert conditions.is_true(world.status, names.Condition.SEPARATE_TRAINING)
 
 
 def test_progress_takes_its_place_and_a_report_of_nonsense_counts_as_none() -> None:

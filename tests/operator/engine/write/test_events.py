@@ -11,7 +11,7 @@ from testing.operator.memory_cluster import MemoryCluster
 from testing.operator.namespaces import Namespace
 from tfparallel_operator.api import names, reasons
 from tfparallel_operator.api_server import errors, resources
-from tfparallel_operator.core import decision, installation, waits
+from tfparallel_operator.core import decision, installation, pending_reasons
 from tfparallel_operator.core.pods import host_network
 from tfparallel_operator.core.status import conditions
 from tfparallel_operator.engine.observe import owned
@@ -398,7 +398,9 @@ async def test_kubectl_describes_events_in_their_order(namespace: Namespace) -> 
     assert {columns[3] for columns in shown} == {names.CONTROLLER}
     listed = json.loads(namespace.kubectl("get", "events", "-o", "json"))["items"]
     assert {event["count"] for event in listed} == {1}
-    events = waits.parse_events((await namespace.api.list(resources.EVENTS, namespace.name)).items)
+    events = pending_reasons.parse_events(
+        (await namespace.api.list(resources.EVENTS, namespace.name)).items
+    )
     assert [event.time for event in events] == [
         began + datetime.timedelta(seconds=number) for number in range(len(event_reasons))
     ]

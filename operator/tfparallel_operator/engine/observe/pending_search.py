@@ -14,7 +14,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from tfparallel_operator import wall_clock
 from tfparallel_operator.api import types
 from tfparallel_operator.api_server import client, errors, resources
-from tfparallel_operator.core import observation, waits
+from tfparallel_operator.core import observation, pending_reasons
 from tfparallel_operator.engine.observe.job_memory import JobMemories, Search
 from tfparallel_operator.engine.workqueue import queue, turns
 from tfparallel_operator.engine.workqueue.timers import Timers
@@ -40,7 +40,7 @@ _Place = tuple[queue.Key, types.Role]
 """Whose pods a search is for."""
 
 
-class Waits:
+class PendingSearch:
     """What Events and claims say of pods that wait."""
 
     def __init__(
@@ -125,22 +125,22 @@ class Waits:
         except errors.ApiError as error:
             _LOG.info("why %s waits cannot be looked for: %s", pod.name, error)
             return before
-        waiting = waits.WaitingPod(pod.name, pod.waiting, pod.node)
+        waiting = pending_reasons.WaitingPod(pod.name, pod.waiting, pod.node)
         words = waiting.find_words(events, claims)
         return "" if words == pod.waiting else words
 
-    async def _read_events(self, namespace: str, fields: str) -> list[waits.Event]:
+    async def _read_events(self, namespace: str, fields: str) -> list[pending_reasons.Event]:
         # One page is enough: people may write many Events about a pod, and large ones.
         page = await anext(self._api.pages(resources.EVENTS, namespace, fields=fields))
-        return waits.parse_events(page.items)
+        return pending_reasons.parse_events(page.items)
 
-    async def _read_unbound_claims(self, namespace: str, name: str) -> list[waits.Claim]:
+    async def _read_unbound_claims(self, namespace: str, name: str) -> list[pending_reasons.Claim]:
         pod = await self._api.get(resources.PODS.path(namespace, name))
         mounted = [one.get("persistentVolumeClaim") for one in pod["spec"].get("volumes") or ()]
         claims = []
         for source in list(filter(None, mounted))[:_CLAIMS]:
             path = resources.CLAIMS.path(namespace, source["claimName"])
-            claims.append(waits.parse_claim(await self._api.get(path)))
+            claims.append(pending_reasons.parse_claim(await self._api.get(path)))
         return [claim for claim in claims if not claim.is_bound]
 
 
@@ -163,7 +163,7 @@ def _group_silent(
     by_role = collections.defaultdict(list)
     for pod in pods:
         is_waiting = pod.phase is observation.Phase.PENDING and not pod.deleting
-        if is_waiting and waits.lacks_cause(pod.waiting, bool(pod.node)):
+        if is_waiting and pending_reasons.lacks_cause(pod.waiting, bool(pod.node)):
             by_role[pod.replica.role].append(pod)
     return by_role
 

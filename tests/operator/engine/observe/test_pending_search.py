@@ -10,7 +10,7 @@ from testing.operator.memory_cluster import MemoryCluster
 from tfparallel_operator.api import types
 from tfparallel_operator.api_server import errors, lists, resources
 from tfparallel_operator.core import observation, replicas
-from tfparallel_operator.engine.observe import waits
+from tfparallel_operator.engine.observe import pending_search
 from tfparallel_operator.engine.observe.job_memory import JobMemories
 from tfparallel_operator.engine.workqueue import queue
 from tfparallel_operator.engine.workqueue.timers import Timers
@@ -183,7 +183,9 @@ async def test_one_look_a_second_and_one_a_minute_for_each_role_are_the_bound(
 ) -> None:
     time = clock.Clock()
     keys = [queue.Key("default", f"job-{number}") for number in range(jobs)]
-    reader = waits.Waits(api, Timers(lambda _: None, time.utc), time.utc, JobMemories())
+    reader = pending_search.PendingSearch(
+        api, Timers(lambda _: None, time.utc), time.utc, JobMemories()
+    )
 
     async def look() -> int:
         before = api.reads
@@ -192,12 +194,12 @@ async def test_one_look_a_second_and_one_a_minute_for_each_role_are_the_bound(
         return api.reads - before
 
     assert await look() == 0
-    time.advance(waits.FIRST_LOOK.total_seconds())
+    time.advance(pending_search.FIRST_LOOK.total_seconds())
     for _ in range(2):
         reads = []
-        for _ in range(int(waits.NEXT_LOOK / waits.SPACING)):
+        for _ in range(int(pending_search.NEXT_LOOK / pending_search.SPACING)):
             reads.append(await look())
-            time.advance(waits.SPACING.total_seconds())
+            time.advance(pending_search.SPACING.total_seconds())
         most = len(roles) * jobs
         assert reads == [1] * most + [0] * (len(reads) - most)
 
@@ -210,7 +212,7 @@ class Tenants:
         self.time = clock.Clock()
         self.timers = Timers(self._fire, self.time.utc)
         self.memories = JobMemories()
-        self.reader = waits.Waits(api, self.timers, self.time.utc, self.memories)
+        self.reader = pending_search.PendingSearch(api, self.timers, self.time.utc, self.memories)
         self.keys: set[queue.Key] = set()
         self.failing: set[queue.Key] = set()
         self.due: set[queue.Key] = set()

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from tfparallel.diagnosis import endings, findings
 from tfparallel_operator.api import job_status, names, types
 from tfparallel_operator.core import remedies
-from tfparallel_operator.core.life import pace
+from tfparallel_operator.core.life import slowness
 from tfparallel_operator.core.status import conditions
 
 _AUTOSCALER_SECONDS = 360.0
@@ -15,16 +15,16 @@ _AUTOSCALER_SECONDS = 360.0
 def diagnose_pace(facts: findings.Facts) -> findings.Diagnosis:
     """Say how training gets on."""
     name, is_script = facts.job.name, facts.job.is_script
-    progress = pace.Pace(facts.status, facts.now, must_report=not is_script)
-    slowness = progress.find_slowness(facts.job.handle)
+    progress = slowness.Pace(facts.status, facts.now, must_report=not is_script)
+    holdup = progress.find_slowness(facts.job.handle)
     if progress.report is None and not is_script:
-        restarted = _restarted(facts, slowness)
+        restarted = _restarted(facts, holdup)
         if restarted is not None:
             return restarted
-    if slowness is not None:
-        sentence = f"{name} is slow: {slowness.cause}"
+    if holdup is not None:
+        sentence = f"{name} is slow: {holdup.cause}"
         evidence = tuple(_list_evidence_of_slowness(facts))
-        return findings.Diagnosis(findings.Kind.SLOW, sentence, slowness.remedy, evidence)
+        return findings.Diagnosis(findings.Kind.SLOW, sentence, holdup.remedy, evidence)
     not_scaled = _not_scaled(facts)
     if not_scaled is not None:
         return not_scaled
@@ -44,14 +44,16 @@ def diagnose_pace(facts: findings.Facts) -> findings.Diagnosis:
     return findings.Diagnosis(findings.Kind.STARTING, sentence, "Wait a moment.", lines)
 
 
-def _restarted(facts: findings.Facts, slowness: pace.Slowness | None) -> findings.Diagnosis | None:
+def _restarted(
+    facts: findings.Facts, holdup: slowness.Slowness | None
+) -> findings.Diagnosis | None:
     """Say what the last restart was for, while no step of the attempt has ended."""
     status, name = facts.status, facts.job.name
     if not status.last_cause:
         return None
     newest = endings.describe_newest(facts)
     sentence = f"{name} has restarted for {status.last_cause}, and no step has ended since"
-    remedy = "Wait a moment." if slowness is None else slowness.remedy
+    remedy = "Wait a moment." if holdup is None else holdup.remedy
     if newest is not None:
         words, last = newest
         sentence += f": {words}"
@@ -61,7 +63,7 @@ def _restarted(facts: findings.Facts, slowness: pace.Slowness | None) -> finding
         *endings.list_exits(facts),
         *findings.describe_lines(facts),
     ]
-    kind = findings.Kind.STARTING if slowness is None else findings.Kind.SLOW
+    kind = findings.Kind.STARTING if holdup is None else findings.Kind.SLOW
     return findings.Diagnosis(kind, sentence, remedy, tuple(evidence))
 
 
@@ -79,7 +81,7 @@ def _list_evidence_of_slowness(facts: findings.Facts) -> Iterator[findings.Evide
     running = facts.find_true(names.Condition.RUNNING)
     if running is not None:
         yield findings.describe_condition(running, facts)
-    reported_at, report = pace.find_report_time(facts.status), facts.status.progress
+    reported_at, report = slowness.find_report_time(facts.status), facts.status.progress
     if reported_at is not None and report is not None:
         text = f"{describe_progress(report)}, reported {facts.age(reported_at)} ago"
         yield findings.Evidence(findings.Source.PROGRESS, text)
@@ -136,7 +138,7 @@ def _count_restarts(status: job_status.JobStatus) -> str:
 
 
 def _describe_input_wait(report: job_status.ProgressStatus) -> Iterator[findings.Evidence]:
-    share = pace.parse_number(report.input_wait)
+    share = slowness.parse_number(report.input_wait)
     if share is not None:
         text = f"the coordinator waits for its input {share:.0%} of the time"
         yield findings.Evidence(findings.Source.PROGRESS, text)

@@ -6,7 +6,7 @@ from typing import Any
 from testing.operator import builders
 from tfparallel_operator.api import job_status, names
 from tfparallel_operator.core import installation
-from tfparallel_operator.core.life import pace
+from tfparallel_operator.core.life import slowness
 from tfparallel_operator.core.status import conditions
 from tfparallel_trainer.contract import progress
 
@@ -35,7 +35,7 @@ def message(world: builders.World) -> str:
 def test_no_step_after_a_minute_is_slow_until_one_ends() -> None:
     world = running()
     began = world.now
-    assert world.decide().wake_at == began + pace.SILENCE
+    assert world.decide().wake_at == began + slowness.SILENCE
     world.advance(59)
     world.settle()
     assert "slow" not in message(world)
@@ -53,7 +53,7 @@ def test_each_report_moves_the_silence() -> None:
         world.advance(50)
         report(world, step)
         assert "slow" not in message(world)
-        assert world.decide().wake_at == world.now + pace.SILENCE
+        assert world.decide().wake_at == world.now + slowness.SILENCE
     world.advance(60)
     world.settle()
     assert "training is slow: it has reported nothing since step 4. See whether" in message(world)
