@@ -103,7 +103,7 @@ def test_overrides_and_timeout_reach_the_job(tmp_path: pathlib.Path) -> None:
     jobs.write(tmp_path, jobs.job({"Worker": jobs.shell("sleep 60")}))
     done = call(tmp_path, "run", "job.yaml", "--timeout", "1", "--set", "metadata.name=other")
     assert done.returncode == 1
-    assert done.stderr.count("DeadlineExceeded: not ended 1 s after its start") == 1
+    assert done.stderr.count("DeadlineExceeded: did not end within 1 s of its start") == 1
     assert (tmp_path / "runs/other").is_dir()
 
 

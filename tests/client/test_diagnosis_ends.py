@@ -65,7 +65,7 @@ def test_a_job_that_fails_at_its_own_limit_names_the_limit() -> None:
     sentence = (
         "digits failed 20s ago: digits-worker-0 was evicted because it passed its own limit"
         " (Evicted): Pod ephemeral local storage usage exceeds the total limit of containers 1Gi;"
-        " runPolicy.backoffLimit allows 0 restarts and they are spent."
+        " all 0 restarts of runPolicy.backoffLimit are used."
     )
     assert shown.startswith("\n".join(textwrap.wrap(sentence, 79))), shown
     assert "resources.limits.ephemeral-storage" in shown

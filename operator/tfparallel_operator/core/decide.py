@@ -146,6 +146,6 @@ def _describe(context: DecisionContext) -> job_status.JobStatus:
         message = "a restart begins at step 0: set spec.trainer.checkpoint to keep state"
         return context.stamp.set(status, kind, False, names.Reason.NO_CHECKPOINT, message)
     claim, uri = checkpoint.claim, checkpoint.uri
-    place = uri if claim is None else f"claim {claims.name(context.job, claim)}"
-    message = f"a restart goes on from the checkpoints on {place}"
+    location = uri if claim is None else f"claim {claims.name(context.job, claim)}"
+    message = f"restarts resume from the checkpoints in {location}"
     return context.stamp.set(status, kind, True, names.Reason.CHECKPOINT_CONFIGURED, message)

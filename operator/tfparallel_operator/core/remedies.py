@@ -56,8 +56,7 @@ def find(words: str) -> str:
 def find_for_exit(code: int, reason: str, message: str) -> str:
     """Return what to do about the end of a container; a code below 0 is no exit.
 
-    The message is what it left of its end, and has the remedy already. Only one that quotes the
-    error of the user's module has none.
+    A termination message already contains the remedy, except for an error of the user's module.
     """
     if code < 0 or reason in _NO_PROGRAM:
         return find(f"{reason}: {message}")

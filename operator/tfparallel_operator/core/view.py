@@ -37,7 +37,7 @@ class View:
     def vanished(self) -> tuple[replicas.Replica, ...]:
         """Replicas whose pod has been seen and is gone.
 
-        Its name is never used again in the attempt, because nobody knows what it has done.
+        The pod isn't recreated in this attempt, because its side effects are unknown.
         """
         return tuple(replica for replica in self.missing if replica in self.seen)
 

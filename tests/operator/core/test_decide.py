@@ -226,7 +226,7 @@ def test_status_says_whether_a_restart_would_resume() -> None:
         assert builders.truth(world, names.Condition.RESUMABLE) == ("True", "CheckpointConfigured")
         resumable = conditions.find(world.status, names.Condition.RESUMABLE)
         assert resumable is not None
-        assert resumable.message == f"a restart goes on from the checkpoints on {storage}"
+        assert resumable.message == f"restarts resume from the checkpoints in {storage}"
 
 
 def test_why_a_pod_waits_stands_in_the_status() -> None:

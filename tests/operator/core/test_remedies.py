@@ -314,7 +314,7 @@ def test_a_failure_has_its_remedy_in_the_condition_and_the_event() -> None:
     world.advance(60)
     world.settle()
     message = _message(world, names.Condition.FAILED)
-    assert message.endswith(f"they are spent. {remedies.BY_EXIT_CODE[127]}")
+    assert message.endswith(f"backoffLimit are used. {remedies.BY_EXIT_CODE[127]}")
     assert world.events[-1].message == message
 
 

@@ -1,8 +1,8 @@
 """Jobs that may not run yet: what is wrong with them, or what they wait for.
 
-A job that its queue does not admit rests like a suspended one: what was running is deleted. Its
-quota is given back when the last pod is gone, and the next admission begins a new attempt. Restarts
-of the job's own keep the admission. An eviction counts as a disruption: the cluster took the pods.
+A job that its queue does not admit is treated as suspended: its pods are deleted. Its quota is given
+back when the last pod is gone, and the next admission begins a new attempt. Restarts of the job's
+own keep the admission. An eviction counts as a disruption: the cluster took the pods.
 """
 
 import datetime
@@ -35,7 +35,7 @@ LOOK_FOR_PERMISSION = datetime.timedelta(seconds=30)
 
 
 def fail_if_refused(context: DecisionContext) -> decision.Decision | None:
-    """End a job of which the API server can never take a part."""
+    """Fail a job if the API server permanently rejects one of its objects."""
     refusal = context.environment.refusal
     if refusal is None or not refusal.final or _was_accepted(context.status, refusal.role):
         return None

@@ -1,4 +1,4 @@
-"""What a loss leads to: the job's own rules first, then its strategy; and the budget."""
+"""Restarts, fails or ignores a loss: by failurePolicy, then the strategy, then backoffLimit."""
 
 import dataclasses
 import enum
@@ -58,13 +58,13 @@ def _find_action(layout: Layout, status: job_status.JobStatus, loss: failure.Los
     if ruled is policies.Action.IGNORE and _may_go_without(layout, status, loss):
         return Action(LossAction.IGNORE, names.Reason.FAILURE_POLICY, lost)
     if ruled in (policies.Action.FAIL_JOB, policies.Action.IGNORE):
-        message = f"{lost}; runPolicy.failurePolicy says that it fails the job"
+        message = f"{lost}; a rule of runPolicy.failurePolicy fails the job"
         return Action(LossAction.FAIL, names.Reason.FAILURE_POLICY, message)
     if ruled is None and not _restarts(layout, loss):
         return Action(LossAction.FAIL, reason, lost)
     limit = layout.job.spec.run_policy.backoff_limit
     if loss.cause.bounded and counted(layout, status, loss) >= limit:
-        message = f"{lost}; runPolicy.backoffLimit allows {limit} restarts and they are spent"
+        message = f"{lost}; all {limit} restarts of runPolicy.backoffLimit are used"
         return Action(LossAction.FAIL, names.Reason.BACKOFF_LIMIT_EXCEEDED, message)
     nth = counted(layout, status, loss) + 1
     bound = f"failure {nth} of {limit} that lead to a restart"
@@ -104,7 +104,7 @@ def _find_ruled_action(job: types.TFParallelJob, loss: failure.Loss) -> policies
 def _may_go_without(layout: Layout, status: job_status.JobStatus, loss: failure.Loss) -> bool:
     """Whether the job can still end with success without a replica."""
     if loss.cause is policies.Cause.STALL:
-        return False  # It is all of training that stalls.
+        return False  # A stall affects the whole job, not one replica.
     success_policy = layout.job.spec.success_policy
     if layout.chief or success_policy is not types.SuccessPolicy.ALL_WORKERS:
         return loss.replica != layout.coordinator

@@ -46,8 +46,10 @@ def answer_losses(context: DecisionContext) -> decision.Decision | Continuation:
         settles_at = failure.settles_at(loss, view, context.settings.settling, final=final)
         if settles_at is not None and settles_at > context.now:
             wake_at = deadlines.earliest(settles_at, deadline)
-            until = f"until {settles_at:%H:%M:%SZ} the operator looks for a loss that caused it"
-            settling = f"{loss.describe(context.job.metadata.name)}; {until}"
+            settling = (
+                f"{loss.describe(context.job.metadata.name)}; the operator waits until"
+                f" {settles_at:%H:%M:%SZ} for an earlier loss that explains this one"
+            )
             return Continuation(status, view, tuple(events), wake_at, settling)
         explanation = remedies.Explanation(action.message, action.remedy)
         if loss.cause is policies.Cause.STALL and action.outcome is not policy.LossAction.IGNORE:

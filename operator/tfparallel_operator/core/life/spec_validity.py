@@ -77,8 +77,8 @@ def set_spec_condition(
         reason, message = names.Reason.SPEC_CORRECTED, "the spec is valid and in force"
     elif in_force is None:
         message = (
-            f"{problem.message}; correct the spec: the operator leaves the job alone until then,"
-            " because no valid one is on record"
+            f"{problem.message}; correct the spec. No valid spec is recorded, so the operator does"
+            " nothing until you do"
         )
     else:
         message = f"{problem.message}; the job goes on with generation {in_force} of its spec"

@@ -56,7 +56,7 @@ def _fail_at_deadline(context: DecisionContext) -> decision.Decision | None:
     if deadline is None or deadline > context.now:
         return None
     seconds = context.job.spec.run_policy.active_deadline_seconds
-    message = f"not ended {seconds} s after its start (runPolicy.activeDeadlineSeconds)"
+    message = f"did not end within {seconds} s of its start (runPolicy.activeDeadlineSeconds)"
     return ending.fail(context, context.status, names.Reason.DEADLINE_EXCEEDED, message)
 
 
@@ -135,7 +135,7 @@ def _creations(
     view: View,
     group: decision.GroupWrites,
 ) -> tuple[decision.Manifest, ...]:
-    """Build what is missing; a gang begins only when every pod of the one before is gone."""
+    """Build missing objects. A gang waits until all pods of the previous attempt are gone."""
     children, job = context.children, context.job
     if not context.environment.may_create or context.environment.restriction:
         return ()

@@ -10,7 +10,7 @@ from tfparallel_operator.core.pods import ownership
 
 
 def name(job: types.TFParallelJob, claim: str) -> str:
-    """Return the name of the claim that a field of a job means: that of a template, or its own."""
+    """Return the claim's name in the cluster: that of a template, or its own."""
     templates = {template.metadata.name for template in job.spec.volume_claim_templates}
     return f"{job.metadata.name}-{claim}" if claim in templates else claim
 

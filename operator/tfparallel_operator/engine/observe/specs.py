@@ -28,7 +28,7 @@ class Specs:
         self._memories = memories
 
     def newest(self, body: jobs.Body) -> types.TFParallelJob:
-        """Read a job; its rules are looked at once for each generation, for they take the longest.
+        """Parse a job. Its CEL rules, the slowest part, are checked once per generation.
 
         Raises:
             load.SpecError: it is no valid job.

@@ -125,7 +125,7 @@ async def test_a_job_without_a_limit_does_not_repeat_a_mistake_for_ever(
     worker = {"restartPolicy": "OnFailure", "template": jobs.template(jobs.shell("echo; exit 1"))}
     document = jobs.job({"Worker": worker}, runPolicy={"backoffLimit": 2147483647})
     outcome, recorder = await jobs.finish(tmp_path, document)
-    assert "runPolicy.backoffLimit allows 10 restarts and they are spent" in _failure(outcome)
+    assert "all 10 restarts of runPolicy.backoffLimit are used" in _failure(outcome)
     assert len(recorder.lines_of("worker-0")) == source.RESTARTS + 1
     assert "(failure 1 of 10 that lead to a restart)" in "".join(
         event.message for event in recorder.events
@@ -151,7 +151,7 @@ async def test_what_the_system_cannot_start_fails_the_job(tmp_path: pathlib.Path
 async def test_the_deadline_fires_without_any_event(tmp_path: pathlib.Path) -> None:
     document = jobs.job({"Worker": jobs.shell("sleep 60")}, runPolicy={"activeDeadlineSeconds": 1})
     outcome, _ = await jobs.finish(tmp_path, document)
-    assert _failure(outcome).startswith("DeadlineExceeded: not ended 1 s after its start")
+    assert _failure(outcome).startswith("DeadlineExceeded: did not end within 1 s of its start")
 
 
 async def test_the_clock_of_the_caller_is_the_only_one(tmp_path: pathlib.Path) -> None:

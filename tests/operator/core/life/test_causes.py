@@ -180,7 +180,10 @@ def test_a_lost_peer_waits_for_the_exit_that_says_why() -> None:
     sentences = running.message.split("; ")
     assert sentences[0] == world.status.ready + " replicas run or have completed"
     assert sentences[1].startswith("job-chief-0 exited with code 75 ")
-    assert sentences[2] == "until 00:00:10Z the operator looks for a loss that caused it"
+    assert (
+        sentences[2]
+        == "the operator waits until 00:00:10Z for an earlier loss that explains this one"
+    )
     world.exit("job-worker-0", 65)
     world.settle()
     assert builders.truth(world, names.Condition.FAILED) == ("True", "ReplicaFailed")
