@@ -133,20 +133,24 @@ def _choose(
 ) -> Sequence[models.Replica]:
     if name == ALL_REPLICAS:
         return [replica for replica in replicas if replica.phase != "Pending"]
-    known = [replica.name for replica in replicas]
-    if name not in known:
+    replica_names = [replica.name for replica in replicas]
+    if name not in replica_names:
         if job.is_finished and name in _expected(job):
             raise load.SpecError(
                 f"{name} of {job.name} has no log: its pod is gone. Pods that run when a job ends"
                 " are deleted unless spec.runPolicy.cleanPodPolicy is None"
             )
-        if not known and name in _expected(job):
+        if not replica_names and name in _expected(job):
             raise load.SpecError(
                 f"{job.name} has no replicas yet. `tfparallel why {job.handle}` says why; -f waits"
                 " for them"
             )
-        near = difflib.get_close_matches(name, known, n=1)
-        shown = f"did you mean {near[0]!r}?" if near else f"it has {', '.join(known) or 'none'}."
+        near = difflib.get_close_matches(name, replica_names, n=1)
+        shown = (
+            f"did you mean {near[0]!r}?"
+            if near
+            else f"it has {', '.join(replica_names) or 'none'}."
+        )
         raise load.SpecError(f"{job.name} has no replica {name!r}: {shown}")
     [replica] = [replica for replica in replicas if replica.name == name]
     if replica.phase == "Pending":

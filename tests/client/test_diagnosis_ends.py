@@ -46,7 +46,7 @@ def test_why_says_what_kubernetes_said_and_what_to_do(
         return
     assert diagnosis.kind is not findings.Kind.PENDING
     assert POD in diagnosis.sentence
-    assert end.words in diagnosis.sentence
+    assert end.phrase in diagnosis.sentence
     message = str(status.get("message", "")).strip().rstrip(".")
     assert message in diagnosis.sentence
     if end.name in remedies.BY_END:

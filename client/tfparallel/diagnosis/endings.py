@@ -53,8 +53,10 @@ def _describe_memory(last: job_status.LastExit, limit: str | None) -> str:
 def _find_limit(role: str, counts: job_status.ReplicaStatus, facts: findings.Facts) -> str | None:
     """Return the limit of memory of the replica that ended last; empty: none; None: unknown."""
     last = counts.last_exit
-    pods = (one for one in facts.replicas if last is not None and one.pod == last.replica)
-    ended = next((one for one in pods if one.exit_code is not None), None)
+    pods = (
+        replica for replica in facts.replicas if last is not None and replica.pod == last.replica
+    )
+    ended = next((pod for pod in pods if pod.exit_code is not None), None)
     if ended is not None:
         return ended.memory_limit
     # The next attempt's pod has the name too, and with runPolicy.outOfMemory another limit.

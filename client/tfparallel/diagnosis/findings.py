@@ -111,8 +111,8 @@ def describe_condition(
 ) -> Evidence:
     """Return a condition as evidence, with its message where the sentence does not have it."""
     age = facts.age(condition.last_transition_time)
-    words = f"{condition.reason}: {message}" if message else condition.reason
-    text = f"{condition.type} is {condition.status} for {age}: {words}"
+    description = f"{condition.reason}: {message}" if message else condition.reason
+    text = f"{condition.type} is {condition.status} for {age}: {description}"
     return Evidence(Source.CONDITION, text)
 
 

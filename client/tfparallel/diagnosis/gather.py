@@ -12,38 +12,38 @@ _READ_LINES = 3 * _LINES
 """Some of them are TensorFlow's first ones."""
 
 
-async def diagnose_job(place: backend.Backend, name: str) -> findings.Diagnosis:
+async def diagnose_job(jobs: backend.Backend, name: str) -> findings.Diagnosis:
     """Say why a job is as it is.
 
     Raises:
         JobNotFound: no job has the name.
     """
-    return await diagnose(place, await place.get_job(name))
+    return await diagnose(jobs, await jobs.get_job(name))
 
 
-async def diagnose(place: backend.Backend, job: models.Job) -> findings.Diagnosis:
+async def diagnose(jobs: backend.Backend, job: models.Job) -> findings.Diagnosis:
     """Say why a job is as it is."""
-    replicas = list(await place.list_replicas(job))
+    replicas = list(await jobs.list_replicas(job))
     facts = findings.Facts(
         job=job,
         replicas=replicas,
-        events=await place.list_events(job),
-        claims=await place.list_claims(job),
-        last_lines=await _read_last_lines(place, job, replicas),
-        operators=None if job.is_finished else await place.list_operators(),
+        events=await jobs.list_events(job),
+        claims=await jobs.list_claims(job),
+        last_lines=await _read_last_lines(jobs, job, replicas),
+        operators=None if job.is_finished else await jobs.list_operators(),
         now=wall_clock.utc_now(),
     )
     return rules.diagnose(facts)
 
 
 async def _read_last_lines(
-    place: backend.Backend, job: models.Job, replicas: list[models.Replica]
+    jobs: backend.Backend, job: models.Job, replicas: list[models.Replica]
 ) -> list[str]:
     lines: list[str] = []
     # A pod may be gone by now, or its node may not answer: the rest is known all the same.
     with contextlib.suppress(errors.Failure):
         witnesses = logs.list_witnesses(job, replicas)
-        async for line in logs.read_first(place, job, witnesses, _READ_LINES):
+        async for line in logs.read_first(jobs, job, witnesses, _READ_LINES):
             if line.text.strip() and not log_lines.is_start_of_tensorflow(line.text):
                 lines.append(f"{line.replica}: {line.bare_text}")  # noqa: PERF401
     return lines[-_LINES:]

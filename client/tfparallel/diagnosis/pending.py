@@ -14,7 +14,7 @@ class Wait:
     """A pod that does not run yet."""
 
     pod: pending_reasons.WaitingPod
-    words: str
+    reason: str
     """Why, in the words of scheduler, kubelet or the volumes' controllers; empty: nobody said."""
     others: int
     """How many more pods wait."""
@@ -24,9 +24,9 @@ class Wait:
     @property
     def remedy(self) -> str:
         """What to do about it."""
-        if self.words:
+        if self.reason:
             describe = f"`kubectl describe pod {self.pod.name}`"
-            return remedies.find(self.words) or f"See what the cluster says of it: {describe}."
+            return remedies.find(self.reason) or f"See what the cluster says of it: {describe}."
         if self.pod.node:
             return "Wait: to pull a large image takes minutes."
         return "Wait a moment: the scheduler has not looked at it yet."
@@ -34,31 +34,31 @@ class Wait:
 
 def find_wait(facts: findings.Facts) -> Wait | None:
     """Return the pod that waits and says most about why."""
-    waiting = [replica for replica in facts.replicas if replica.phase == "Pending"]
-    if not waiting:
+    pending = [replica for replica in facts.replicas if replica.phase == "Pending"]
+    if not pending:
         return None
-    pods = [_read_status(replica, facts) for replica in waiting]
+    pods = [_read_status(replica, facts) for replica in pending]
     reasons = [(pod.find_words(facts.events, facts.claims), pod) for pod in pods]
     reasons.sort(key=lambda reason: pending_reasons.weigh(reason[0], reason[1].node))
     by_words: dict[str, pending_reasons.WaitingPod] = {}
-    for words, pod in reasons:
-        by_words.setdefault(words, pod)
+    for cause, pod in reasons:
+        by_words.setdefault(cause, pod)
     explanations = [
-        remedies.Explanation(f"{pod.name} waits: {words}", remedies.find(words))
-        for words, pod in by_words.items()
-        if words
+        remedies.Explanation(f"{pod.name} waits: {cause}", remedies.find(cause))
+        for cause, pod in by_words.items()
+        if cause
     ]
-    other_causes = [one.message for one in remedies.distinguish(explanations)[1:]]
-    words, pod = reasons[0]
-    return Wait(pod, words, len(waiting) - 1, tuple(other_causes))
+    other_causes = [explanation.message for explanation in remedies.distinguish(explanations)[1:]]
+    cause, pod = reasons[0]
+    return Wait(pod, cause, len(pending) - 1, tuple(other_causes))
 
 
 def describe_wait(wait: Wait) -> str:
     """Return the part of a sentence that says what waits, and why."""
     name = wait.pod.name
     subject = f"{name} waits" if not wait.others else f"{name} and {wait.others} more wait"
-    if wait.words:
-        return f"{subject}: {remedies.shorten(wait.words).rstrip('.')}"
+    if wait.reason:
+        return f"{subject}: {remedies.shorten(wait.reason).rstrip('.')}"
     if wait.pod.node:
         return f"{subject} for its containers, which {wait.pod.node} creates"
     return f"{subject} for a node"
@@ -73,18 +73,18 @@ def list_evidence(wait: Wait, facts: findings.Facts) -> Iterator[findings.Eviden
     for event in pod.list_warnings(facts.events)[-2:]:
         often = f" {event.count} times, last" if event.count > 1 else ""
         message = remedies.without_preemption(event.message)
-        words = "" if message in wait.words else f": {remedies.shorten(message)}"
-        text = f"{event.reason}{often} {facts.age(event.time)} ago{words}"
+        suffix = "" if message in wait.reason else f": {remedies.shorten(message)}"
+        text = f"{event.reason}{often} {facts.age(event.time)} ago{suffix}"
         yield findings.Evidence(findings.Source.EVENT, text)
-    yield from _list_evidence_of_claims(wait.words, facts)
+    yield from _list_evidence_of_claims(wait.reason, facts)
     for cause in wait.other_causes:
         yield findings.Evidence(findings.Source.POD, cause)
 
 
-def _list_evidence_of_claims(words: str, facts: findings.Facts) -> Iterator[findings.Evidence]:
+def _list_evidence_of_claims(reason: str, facts: findings.Facts) -> Iterator[findings.Evidence]:
     """Yield the state of the claims that words name, and the latest Event of each."""
     for claim in facts.claims:
-        if claim.is_bound or f'"{claim.name}"' not in words:
+        if claim.is_bound or f'"{claim.name}"' not in reason:
             continue
         kind = f"of class {claim.storage_class}" if claim.storage_class else "of no class"
         modes = ", ".join(claim.access_modes)
@@ -94,15 +94,15 @@ def _list_evidence_of_claims(words: str, facts: findings.Facts) -> Iterator[find
         for event in pending_reasons.of_object(facts.events, "persistentvolumeclaim", claim.name)[
             -1:
         ]:
-            text = "" if event.message in words else f": {remedies.shorten(event.message)}"
+            text = "" if event.message in reason else f": {remedies.shorten(event.message)}"
             yield findings.Evidence(
                 findings.Source.EVENT, f"{event.reason} {facts.age(event.time)} ago{text}"
             )
 
 
 def _read_status(replica: models.Replica, facts: findings.Facts) -> pending_reasons.WaitingPod:
-    words = _find_words_of_status(replica, facts)
-    return pending_reasons.WaitingPod(replica.pod, words, replica.node, replica.created)
+    reason = _find_words_of_status(replica, facts)
+    return pending_reasons.WaitingPod(replica.pod, reason, replica.node, replica.created)
 
 
 def _find_words_of_status(replica: models.Replica, facts: findings.Facts) -> str:
@@ -113,8 +113,8 @@ def _find_words_of_status(replica: models.Replica, facts: findings.Facts) -> str
         if counts.waiting is not None and counts.waiting.pod == replica.pod:
             return counts.waiting.reason
     layout = facts.job.layout
-    for one in () if layout is None else layout.all_replicas:
-        counts = facts.status.replicas.get(one.role.value, job_status.ReplicaStatus())
-        if one.name == replica.name and counts.waiting is None:
+    for expected in () if layout is None else layout.all_replicas:
+        counts = facts.status.replicas.get(expected.role.value, job_status.ReplicaStatus())
+        if expected.name == replica.name and counts.waiting is None:
             return counts.reason  # An older operator names the pod in the sentence alone.
     return ""

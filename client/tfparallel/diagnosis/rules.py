@@ -42,13 +42,13 @@ def _separating(facts: findings.Facts) -> findings.Diagnosis | None:
 def _separate(facts: findings.Facts) -> findings.Diagnosis | None:
     """The replicas of a script train models of their own."""
     condition = facts.find_true(names.Condition.SEPARATE_TRAINING)
-    seen = facts.status.separate_training
-    if condition is None or seen is None:
+    report = facts.status.separate_training
+    if condition is None or report is None:
         return None
     evidence = (findings.describe_condition(condition, facts), *findings.describe_lines(facts))
-    remedy = f"{seen.describe_remedy()}. Do nothing if you want separate models."
+    remedy = f"{report.describe_remedy()}. Do nothing if you want separate models."
     return findings.Diagnosis(
-        findings.Kind.SEPARATE, seen.cause, remedy, evidence, condition.reason
+        findings.Kind.SEPARATE, report.cause, remedy, evidence, condition.reason
     )
 
 
@@ -137,15 +137,15 @@ def _list_events_of_queue(
     workload = f"workload/{names.SINGULAR}-{facts.job.name}"
     for event in [event for event in facts.events if event.object == workload][-1:]:
         if event.message not in condition.message:
-            words = remedies.shorten(event.message)
-            text = f"{event.reason} {facts.age(event.time)} ago: {words}"
+            message = remedies.shorten(event.message)
+            text = f"{event.reason} {facts.age(event.time)} ago: {message}"
             yield findings.Evidence(findings.Source.EVENT, text)
 
 
 def _stalled(facts: findings.Facts) -> findings.Diagnosis | None:
     condition = facts.find_true(names.Condition.TRAINING_STALLED)
     wait = pending.find_wait(facts)
-    if condition is None or (wait is not None and wait.words):
+    if condition is None or (wait is not None and wait.reason):
         return None
     return _explain(
         facts,
@@ -168,7 +168,7 @@ def _restarting(facts: findings.Facts) -> findings.Diagnosis | None:
     if begins_at is not None and begins_at > facts.now:
         sentence += f" in {terminal.age(facts.now, begins_at)}"
     wait = pending.find_wait(facts)
-    if wait is not None and wait.words:
+    if wait is not None and wait.reason:
         evidence[0] = findings.describe_condition(condition, facts, problem)
         evidence += pending.list_evidence(wait, facts)
         sentence = f"{sentence}, and {pending.describe_wait(wait)}"
@@ -176,9 +176,11 @@ def _restarting(facts: findings.Facts) -> findings.Diagnosis | None:
             findings.Kind.RESTARTING, sentence, wait.remedy, tuple(evidence), condition.reason
         )
     evidence += (
-        findings.Evidence(findings.Source.POD, f"{one.pod} is still being deleted on {one.node}")
-        for one in facts.replicas
-        if one.phase == "Terminating"
+        findings.Evidence(
+            findings.Source.POD, f"{replica.pod} is still being deleted on {replica.node}"
+        )
+        for replica in facts.replicas
+        if replica.phase == "Terminating"
     )
     evidence += findings.describe_lines(facts)
     return findings.Diagnosis(
@@ -208,7 +210,7 @@ def _waiting(facts: findings.Facts) -> findings.Diagnosis | None:
 
 def _next_act(facts: findings.Facts) -> str:
     """Return what the operator is about to do for a job of which no replica waits."""
-    ended = next((one for one in facts.replicas if one.exit_code), None)
+    ended = next((replica for replica in facts.replicas if replica.exit_code), None)
     if ended is not None:
         return f"{ended.pod} exited with code {ended.exit_code}, and the operator looks for a cause"
     if facts.replicas:

@@ -29,8 +29,8 @@ def diagnose_pace(facts: findings.Facts) -> findings.Diagnosis:
     if not_scaled is not None:
         return not_scaled
     if progress.report is not None:
-        words = describe_progress(progress.report)
-        sentence = f"{name} trains, and nothing that it reports holds it up: {words}"
+        summary = describe_progress(progress.report)
+        sentence = f"{name} trains, and nothing that it reports holds it up: {summary}"
         evidence = tuple(_list_evidence_of_training(progress.report, facts.status))
         return findings.Diagnosis(findings.Kind.TRAINING, sentence, "", evidence)
     running = conditions.find(facts.status, names.Condition.RUNNING)
@@ -55,8 +55,8 @@ def _restarted(
     sentence = f"{name} has restarted for {status.last_cause}, and no step has ended since"
     remedy = "Wait a moment." if holdup is None else holdup.remedy
     if newest is not None:
-        words, last = newest
-        sentence += f": {words}"
+        exit_text, last = newest
+        sentence += f": {exit_text}"
         remedy = remedies.find_for_exit(last.code, last.reason, "") or remedy
     evidence = [
         findings.Evidence(findings.Source.OPERATOR, f"restarts: {_count_restarts(status)}"),
@@ -109,12 +109,12 @@ def _not_scaled(facts: findings.Facts) -> findings.Diagnosis | None:
         return None
     last = warnings[-1]
     sentence = f"{facts.job.name} trains, and its autoscaler cannot scale it:"
-    words = remedies.shorten(last.message)
+    message = remedies.shorten(last.message)
     remedy = remedies.find(last.message) or (
         f"See what it reports: `kubectl describe hpa {facts.job.name}`."
     )
     event = findings.Evidence(findings.Source.EVENT, f"{last.reason} {facts.age(last.time)} ago")
-    return findings.Diagnosis(findings.Kind.TRAINING, f"{sentence} {words}", remedy, (event,))
+    return findings.Diagnosis(findings.Kind.TRAINING, f"{sentence} {message}", remedy, (event,))
 
 
 def _list_evidence_of_training(

@@ -34,7 +34,7 @@ def diagnose_unseen(facts: findings.Facts) -> findings.Diagnosis | None:
         sentence = f"{job.name} was created {age} ago, and the operator has not looked at it yet"
         return findings.Diagnosis(findings.Kind.UNSEEN, sentence, "Wait a moment.")
     refused = next(
-        (one for one in reversed(_list_own_events(facts)) if one.reason in _REFUSED), None
+        (event for event in reversed(_list_own_events(facts)) if event.reason in _REFUSED), None
     )
     if refused is not None:
         remedy = "Give the operator the right that the message names, or correct the policy."
@@ -82,14 +82,20 @@ def explain_absence(
         return None
     if not operators:
         return "it is not installed in this cluster", f"Install the operator: `{refusals.INSTALL}`."
-    watching = [one for one in operators if not one.watched or namespace in one.watched]
+    watching = [
+        deployment
+        for deployment in operators
+        if not deployment.watched or namespace in deployment.watched
+    ]
     if not watching:
-        listed = ", ".join(sorted({name for one in operators for name in one.watched}))
+        listed = ", ".join(
+            sorted({name for deployment in operators for name in deployment.watched})
+        )
         return (
             f"it watches only {listed}, and the job is in {namespace!r}",
             "Add the namespace to watchNamespaces of the chart, or create the job in one of those.",
         )
-    if any(one.ready for one in watching):
+    if any(deployment.ready for deployment in watching):
         return None
     [first, *_] = watching
     return (
@@ -99,18 +105,19 @@ def explain_absence(
 
 
 def _describe_operators(facts: findings.Facts) -> Iterator[findings.Evidence]:
-    for one in facts.operators or ():
-        watched = ", ".join(one.watched) or "all namespaces"
+    for deployment in facts.operators or ():
+        watched = ", ".join(deployment.watched) or "all namespaces"
         yield findings.Evidence(
             findings.Source.OPERATOR,
-            f"Deployment {one.namespace}/{one.name}: {one.ready} of {one.replicas} replicas ready,"
+            f"Deployment {deployment.namespace}/{deployment.name}: {deployment.ready} of"
+            f" {deployment.replicas} replicas ready,"
             f" watches {watched}",
         )
 
 
 def _list_own_events(facts: findings.Facts) -> list[models.Event]:
     """Return the Events of the job itself, oldest first."""
-    return [one for one in facts.events if one.object == f"{names.SINGULAR}/{facts.job.name}"]
+    return [event for event in facts.events if event.object == f"{names.SINGULAR}/{facts.job.name}"]
 
 
 def _describe_events(facts: findings.Facts) -> Iterator[findings.Evidence]:
@@ -133,7 +140,11 @@ def _missing_operator(facts: findings.Facts) -> tuple[str, str]:
     absence = explain_absence(facts.operators, namespace)
     if absence is not None:
         return absence
-    [first, *_] = [one for one in facts.operators if not one.watched or namespace in one.watched]
+    [first, *_] = [
+        deployment
+        for deployment in facts.operators
+        if not deployment.watched or namespace in deployment.watched
+    ]
     return (
         f"{first.namespace}/{first.name} runs, and does not act",
         f"Read its log: `kubectl -n {first.namespace} logs deployment/{first.name}`.",

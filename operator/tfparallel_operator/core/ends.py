@@ -42,7 +42,7 @@ _INFRASTRUCTURE = policies.Cause.INFRASTRUCTURE
 
 _Limit = functools.partial(
     signs.End,
-    words="was evicted because it passed its own limit",
+    phrase="was evicted because it passed its own limit",
     reasons=("Evicted",),
     disrupted=False,
 )
@@ -69,7 +69,7 @@ _OWN_LIMITS = (
     signs.End(
         name="pod-deadline",
         meaning="The pod ran longer than `activeDeadlineSeconds` of its own template.",
-        words="was ended at the deadline of its template",
+        phrase="was ended at the deadline of its template",
         reasons=("DeadlineExceeded",),
         source="kubelet/active_deadline.go",
     ),
@@ -78,7 +78,7 @@ _OWN_LIMITS = (
 
 _REJECTED = "Pod was rejected: "
 _Rejection = functools.partial(
-    signs.End, words="was turned away by its node", cause=_INFRASTRUCTURE
+    signs.End, phrase="was turned away by its node", cause=_INFRASTRUCTURE
 )
 
 _REJECTIONS = (
@@ -162,35 +162,35 @@ _TAKEN = (
     _Taken(
         name="node-pressure",
         meaning="The node ran short of memory, disk or process IDs, and ended the pod.",
-        words="was evicted by its node",
+        phrase="was evicted by its node",
         reasons=("Evicted",),
         source="kubelet/eviction/eviction_manager.go: synchronize",
     ),
     _Taken(
         name="critical-pod",
         meaning="The node ended the pod to make room for a critical pod.",
-        words="was preempted by its node",
+        phrase="was preempted by its node",
         reasons=("Preempting",),
         source="kubelet/preemption/preemption.go",
     ),
     _Taken(
         name="node-shutdown",
         meaning="The node shut down.",
-        words="was ended with its node",
+        phrase="was ended with its node",
         reasons=("Terminated", "Shutdown", "NodeShutdown"),
         source="kubelet/nodeshutdown/nodeshutdown_manager.go",
     ),
     _Taken(
         name="node-lost",
         meaning="The node no longer answers.",
-        words="was lost with its node",
+        phrase="was lost with its node",
         reasons=("NodeLost",),
         source="controller/util/node/controller_utils.go",
     ),
     _Taken(
         name="preemption",
         meaning="The scheduler preempted the pod for one of higher priority.",
-        words="was preempted",
+        phrase="was preempted",
         reasons=("PreemptionByScheduler",),
         disrupted=True,
         source="scheduler/framework/preemption/executor.go",
@@ -198,7 +198,7 @@ _TAKEN = (
     _Taken(
         name="taint",
         meaning="The node got a taint that the pod does not tolerate, as when it stops answering.",
-        words="was evicted from its tainted node",
+        phrase="was evicted from its tainted node",
         reasons=("DeletionByTaintManager",),
         disrupted=True,
         source="controller/tainteviction/taint_eviction.go",
@@ -206,7 +206,7 @@ _TAKEN = (
     _Taken(
         name="device-taint",
         meaning="A device of the pod got a taint, as when it is broken.",
-        words="was evicted from its tainted device",
+        phrase="was evicted from its tainted device",
         reasons=("DeletionByDeviceTaintManager",),
         disrupted=True,
         source="controller/devicetainteviction/device_taint_eviction.go",
@@ -214,7 +214,7 @@ _TAKEN = (
     _Taken(
         name="eviction",
         meaning="Somebody evicted the pod, as `kubectl drain` does.",
-        words="was evicted",
+        phrase="was evicted",
         reasons=("EvictionByEvictionAPI",),
         disrupted=True,
         source="registry/core/pod/storage/eviction.go",
@@ -222,7 +222,7 @@ _TAKEN = (
     _Taken(
         name="node-gone",
         meaning="The node was removed from the cluster.",
-        words="was deleted with its node",
+        phrase="was deleted with its node",
         reasons=("DeletionByPodGC",),
         disrupted=True,
         source="controller/podgc/gc_controller.go",
@@ -230,14 +230,14 @@ _TAKEN = (
     _Taken(
         name="disruption",
         meaning="The cluster ended the pod for another reason, such as `TerminationByKubelet`.",
-        words="was taken by the cluster",
+        phrase="was taken by the cluster",
         disrupted=True,
         source="kubelet/status/status_manager.go: mergePodStatus",
     ),
     _Taken(
         name="deletion",
         meaning="Somebody deleted the pod.",
-        words="was deleted",
+        phrase="was deleted",
         deleting=True,
         source="registry/core/pod/strategy.go",
     ),
@@ -248,7 +248,7 @@ _LOST_CONTAINERS = (
     signs.End(
         name="container-unknown",
         meaning="The node restarted, or its runtime lost the container: 137 is no exit code here.",
-        words="lost its container",
+        phrase="lost its container",
         cause=_DISRUPTION,
         container_reasons=("ContainerStatusUnknown",),
         source="kubelet/kubelet_pods.go; kubelet/status/status_manager.go",
@@ -256,7 +256,7 @@ _LOST_CONTAINERS = (
     signs.End(
         name="runtime-unknown",
         meaning="The runtime restarted with its node, and does not know how the container ended.",
-        words="lost its container",
+        phrase="lost its container",
         cause=_DISRUPTION,
         container_reasons=("Unknown",),
         codes=(255,),
@@ -265,7 +265,7 @@ _LOST_CONTAINERS = (
     signs.End(
         name="restarted-in-place",
         meaning="A rule of a container restarted all containers of the pod in place.",
-        words="was restarted in place",
+        phrase="was restarted in place",
         container_reasons=(RESTARTING_ALL,),
         source="kubelet/kubelet_pods.go",
     ),

@@ -40,13 +40,19 @@ class Layout:
     @functools.cached_property
     def training(self) -> tuple[replicas.Replica, ...]:
         """The replicas that train, so all but the evaluator, in the order of TF_CONFIG."""
-        return tuple(one for one in self.all_replicas if one.role is not types.Role.EVALUATOR)
+        return tuple(
+            replica for replica in self.all_replicas if replica.role is not types.Role.EVALUATOR
+        )
 
     def select(self, indices: Mapping[types.Role, frozenset[int]]) -> frozenset[replicas.Replica]:
         """Return the replicas of some indices, as far as the job has them."""
         if not any(indices.values()):
             return frozenset()
-        return frozenset(one for one in self.all_replicas if one.index in indices.get(one.role, ()))
+        return frozenset(
+            replica
+            for replica in self.all_replicas
+            if replica.index in indices.get(replica.role, ())
+        )
 
     @property
     def workers(self) -> int | None:

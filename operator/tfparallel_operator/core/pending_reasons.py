@@ -69,7 +69,7 @@ class WaitingPod:
     """A pod that waits, and what its status says of it."""
 
     name: str
-    words: str
+    reason: str
     """Of the kubelet or the scheduler; empty: they say nothing."""
     node: str
     created: datetime.datetime | None = None
@@ -78,7 +78,7 @@ class WaitingPod:
     @property
     def lacks_cause(self) -> bool:
         """Whether the cause, if any, is in Events or claims alone."""
-        return lacks_cause(self.words, bool(self.node))
+        return lacks_cause(self.reason, bool(self.node))
 
     def find_words(self, events: Iterable[Event], claims: Iterable[Claim]) -> str:
         """Return the words that name the cause: of a claim, of the status or of an Event.
@@ -93,12 +93,12 @@ class WaitingPod:
             if cause := next(filter(None, causes), ""):
                 return cause
         warnings = self.list_warnings(events)
-        if _PULL.fullmatch(self.words):
-            pulls = [one.message for one in warnings if "Failed to pull image" in one.message]
-            return f"{self.words.partition(':')[0]}: {pulls[-1]}" if pulls else self.words
-        if not self.words and warnings:
+        if _PULL.fullmatch(self.reason):
+            pulls = [event.message for event in warnings if "Failed to pull image" in event.message]
+            return f"{self.reason.partition(':')[0]}: {pulls[-1]}" if pulls else self.reason
+        if not self.reason and warnings:
             return f"{warnings[-1].reason}: {warnings[-1].message}"
-        return self.words
+        return self.reason
 
     def list_warnings(self, events: Iterable[Event]) -> list[Event]:
         """Return the cluster's warnings about the pod, since it exists: names are used again."""
@@ -110,19 +110,19 @@ class WaitingPod:
 
 
 @functools.lru_cache(maxsize=256)
-def lacks_cause(words: str, has_node: bool) -> bool:
+def lacks_cause(reason: str, has_node: bool) -> bool:
     """Whether the cause of a pod with these words, if any, is in Events or claims alone."""
-    is_of_volumes = not has_node and _VOLUMES.search(words)
-    return bool(not words or _PULL.fullmatch(words) or is_of_volumes)
+    is_of_volumes = not has_node and _VOLUMES.search(reason)
+    return bool(not reason or _PULL.fullmatch(reason) or is_of_volumes)
 
 
-def weigh(words: str, node: str) -> tuple[bool, bool, bool, bool]:
+def weigh(reason: str, node: str) -> tuple[bool, bool, bool, bool]:
     """Return a key that puts the pod first whose words say most about why a job waits.
 
     What the kubelet complains of does not pass by itself, as a lack of room may.
     """
-    lacks = lacks_cause(words, bool(node))
-    return not words, remedies.is_held_by_others(words), lacks, not node
+    lacks = lacks_cause(reason, bool(node))
+    return not reason, remedies.is_held_by_others(reason), lacks, not node
 
 
 def of_object(events: Iterable[Event], kind: str, name: str) -> list[Event]:
@@ -137,8 +137,8 @@ def _describe(claim: Claim, events: Sequence[Event]) -> str:
         return f"{subject} is Lost: its volume no longer exists"
     if claim.storage_class is None:
         return f"{subject} names no StorageClass, and the cluster has no default"
-    said = of_object(events, "persistentvolumeclaim", claim.name)
-    causes = [event for event in said if event.reason not in _PROGRESS]
+    claim_events = of_object(events, "persistentvolumeclaim", claim.name)
+    causes = [event for event in claim_events if event.reason not in _PROGRESS]
     return f"{subject}: {causes[-1].reason}: {causes[-1].message}" if causes else ""
 
 

@@ -44,10 +44,10 @@ class Remedy:
     """Names in braces stand for the pattern's groups."""
 
 
-def find(words: str) -> str:
+def find(message: str) -> str:
     """Return what to do about words of Kubernetes; empty where nothing is known."""
     for remedy in TABLE:
-        match = remedy.pattern.search(words, 0, _SEARCHED_WORDS)
+        match = remedy.pattern.search(message, 0, _SEARCHED_WORDS)
         if match is not None:
             return remedy.sentence.format(**match.groupdict())
     return ""
@@ -66,9 +66,9 @@ def find_for_exit(code: int, reason: str, message: str) -> str:
     return "" if has_remedy else BY_EXIT_CODE.get(code, "")
 
 
-def is_held_by_others(words: str) -> bool:
+def is_held_by_others(message: str) -> bool:
     """Whether there is room for a pod, but not for all of its gang: another one says why."""
-    return _HELD_BY_OTHERS.search(words) is not None
+    return _HELD_BY_OTHERS.search(message) is not None
 
 
 def explain(problem: str) -> Explanation:
@@ -83,7 +83,9 @@ def distinguish(explanations: Iterable[Explanation]) -> list[Explanation]:
     """
     listed = list(explanations)
     by_remedy: dict[str, Explanation] = {}
-    for explanation in [one for one in listed if not is_held_by_others(one.problem)] or listed:
+    for explanation in [
+        entry for entry in listed if not is_held_by_others(entry.problem)
+    ] or listed:
         by_remedy.setdefault(explanation.remedy, explanation)
     return list(by_remedy.values())
 
@@ -94,15 +96,15 @@ def join(explanations: Iterable[Explanation]) -> str:
     return " ".join([*(f"{message.rstrip('.')}." for message in first), last])
 
 
-def shorten(words: str) -> str:
+def shorten(text: str) -> str:
     """Return words on one line, cut where they are too long."""
-    line = " ".join(words.split())
+    line = " ".join(text.split())
     return line if len(line) <= LONGEST_WORDS else f"{line[: LONGEST_WORDS - 1]}…"
 
 
-def without_preemption(words: str) -> str:
+def without_preemption(message: str) -> str:
     """Return the scheduler's words without those on pods that it could displace."""
-    return _PREEMPTION.sub("", words)
+    return _PREEMPTION.sub("", message)
 
 
 OUT_OF_MEMORY = (
@@ -399,7 +401,7 @@ _ROWS = {
 }
 """Rows in the order in which they are tried: a cause comes before its consequences."""
 
-TABLE = tuple(Remedy(re.compile(words), sentence) for words, sentence in _ROWS.items())
+TABLE = tuple(Remedy(re.compile(pattern), sentence) for pattern, sentence in _ROWS.items())
 
 BY_EXIT_CODE: Mapping[int, str] = {
     exits.TENSORFLOW_RESTART: "Nothing to do: the program resumes from its checkpoint.",

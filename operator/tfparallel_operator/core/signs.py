@@ -39,7 +39,7 @@ class End:
     """What has happened, as a sentence."""
     source: str
     """Where Kubernetes or a runtime writes it."""
-    words: str = ""
+    phrase: str = ""
     """What became of the pod, to stand behind its name; empty: its exit says it."""
     cause: policies.Cause | None = None
     """Why the replica was lost; None: it failed, and the role's restartPolicy decides."""

@@ -31,7 +31,7 @@ class View:
     def missing(self) -> tuple[replicas.Replica, ...]:
         """Replicas that have to run and have no pod of this attempt."""
         present = {*self.current, *self.completed, *self.ignored}
-        return tuple(one for one in self.layout.all_replicas if one not in present)
+        return tuple(replica for replica in self.layout.all_replicas if replica not in present)
 
     @functools.cached_property
     def vanished(self) -> tuple[replicas.Replica, ...]:

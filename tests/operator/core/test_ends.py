@@ -110,8 +110,8 @@ def test_the_condition_has_the_words_of_who_ended_the_pod_and_a_remedy(
     world.step()
     written = message(world)
     assert written.startswith("job-worker-0")
-    if end.words:
-        assert f"job-worker-0 {end.words}" in written
+    if end.phrase:
+        assert f"job-worker-0 {end.phrase}" in written
         assert "ended by signal 9" not in written or end.deleting
     if end.of_pod:
         reason, sentence = signs.words(see(end, status))

@@ -50,7 +50,7 @@ async def test_the_end_of_a_pod_is_counted_and_told(namespace: Namespace, name: 
         bounded = end.cause is None
         assert after["restarts"] == {"failure": int(bounded), "disruption": int(not bounded)}
         message = (await namespace.condition("Restarting"))["message"]
-        assert message.startswith(f"{POD} {end.words}")
+        assert message.startswith(f"{POD} {end.phrase}")
         assert status.get("message", "").strip().rstrip(".") in message
         assert ("after 10 s" in message) == name.startswith("rejected")
 

@@ -1,7 +1,7 @@
 """Jobs that may not run yet: what is wrong with them, or what they wait for.
 
-A job that its queue does not admit is treated as suspended: its pods are deleted. Its quota is given
-back when the last pod is gone, and the next admission begins a new attempt. Restarts of the job's
+A job that its queue does not admit is treated as suspended: its pods are deleted. Its quota is
+given back when the last pod is gone, and the next admission begins a new attempt. Restarts of the job's
 own keep the admission. An eviction counts as a disruption: the cluster took the pods.
 """
 

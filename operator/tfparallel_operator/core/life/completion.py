@@ -13,7 +13,7 @@ def success(view: View) -> tuple[names.Reason, str] | None:
     """
     job, chief = view.layout.job, view.layout.chief
     if chief is None and job.spec.success_policy is types.SuccessPolicy.ALL_WORKERS:
-        workers = [one for one in view.layout.all_replicas if one.role is _WORKER]
+        workers = [replica for replica in view.layout.all_replicas if replica.role is _WORKER]
         needed = [worker for worker in workers if worker not in view.ignored]
         if all(worker in view.completed for worker in needed):
             return names.Reason.WORKERS_SUCCEEDED, f"all {len(needed)} workers ended with success"

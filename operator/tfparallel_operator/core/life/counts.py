@@ -44,9 +44,13 @@ def count(status: job_status.JobStatus, view: View, *, ended: bool = False) -> j
 def _record(status: job_status.JobStatus, view: View) -> job_status.JobStatus:
     """Return the status with what the view adds to what is carried."""
     completed, ignored = replicas.group(view.completed), replicas.group(view.ignored)
-    seen = replicas.group(view.seen | view.current.keys())
+    seen_indices = replicas.group(view.seen | view.current.keys())
     for role in view.layout.counts:
-        indices = {"completed": completed[role], "seen": seen[role], "ignored": ignored[role]}
+        indices = {
+            "completed": completed[role],
+            "seen": seen_indices[role],
+            "ignored": ignored[role],
+        }
         status = replica_records.write(status, role, **indices)
     return status
 
@@ -59,22 +63,22 @@ def _count_role(
     ended: bool,
 ) -> dict[str, Any]:
     failed = phases.count(observation.Phase.FAILED)
-    waiting = None if ended else _find_waiting(pods)
+    pending_pod = None if ended else _find_waiting(pods)
     return {
         "pending": phases.count(observation.Phase.PENDING),
         "running": phases.count(observation.Phase.RUNNING),
         "failed": max(failed, before.failed) if ended else failed,
         "terminating": sum(pod.deleting and not pod.phase.ended for pod in pods),
-        "reason": "" if waiting is None else _describe_waiting(waiting),
-        "waiting": None if waiting is None else _record_waiting(waiting),
+        "reason": "" if pending_pod is None else _describe_waiting(pending_pod),
+        "waiting": None if pending_pod is None else _record_waiting(pending_pod),
         "last_exit": _last_exit(pods) or before.last_exit,
     }
 
 
 def _find_waiting(pods: Sequence[observation.Pod]) -> observation.Pod | None:
     """Return the pod that says most about why replicas wait."""
-    waiting = (pod for pod in pods if pod.phase is observation.Phase.PENDING and pod.waiting)
-    return min(waiting, key=lambda pod: pending_reasons.weigh(pod.waiting, pod.node), default=None)
+    pending = (pod for pod in pods if pod.phase is observation.Phase.PENDING and pod.waiting)
+    return min(pending, key=lambda pod: pending_reasons.weigh(pod.waiting, pod.node), default=None)
 
 
 def _describe_waiting(pod: observation.Pod) -> str:
@@ -97,7 +101,7 @@ def _last_exit(pods: Sequence[observation.Pod]) -> job_status.LastExit | None:
     ]
     if not ended:
         return None
-    _, name, pod, last = max(ended, key=lambda seen: seen[:2])
+    _, name, pod, last = max(ended, key=lambda entry: entry[:2])
     return job_status.LastExit(
         replica=name,
         code=last.code,

@@ -43,11 +43,11 @@ def overdue(
 
 def _find_pending(view: View, status: job_status.JobStatus) -> failure.Loss:
     """Return the loss that pods which wait for too long are: the one whose words say most."""
-    waiting = _list_waiting(view)
-    pods = [view.current[replica] for replica in waiting if replica in view.current]
+    pending = _list_waiting(view)
+    pods = [view.current[replica] for replica in pending if replica in view.current]
     pod = min(pods, key=lambda pod: pending_reasons.weigh(pod.waiting, pod.node), default=None)
     refused = conditions.find_true(status, names.Condition.CREATION_REFUSED)
-    first, why = waiting[0], ""
+    first, why = pending[0], ""
     if refused is not None:
         why = f": {conditions.read_problem(refused)}"
     elif pod and pod.waiting:

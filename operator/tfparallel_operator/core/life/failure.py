@@ -56,8 +56,8 @@ class Loss:
     def describe(self, job_name: str) -> str:
         """Say which replica was lost, and how, with what it said itself of its end."""
         name = self.replica.pod_name(job_name)
-        if self.end.words and self.pod is not None:
-            sentence = f"{name} {self.end.words}{quote(self.pod)}"
+        if self.end.phrase and self.pod is not None:
+            sentence = f"{name} {self.end.phrase}{quote(self.pod)}"
             if self.end.deleting and self.exit is not None and self.exit.code >= 0:
                 sentence = f"{sentence}, and {_describe_exit(self.exit)}"
             return sentence
@@ -74,7 +74,7 @@ class Loss:
         """What to do about it, where that is known and the replica did not say so itself."""
         if self.end.name in remedies.BY_END:
             return remedies.BY_END[self.end.name]
-        if self.end.words and self.pod is not None:
+        if self.end.phrase and self.pod is not None:
             return remedies.find(quote(self.pod))
         if self.exit is None:
             return remedies.find(self.reason)
@@ -178,8 +178,8 @@ def settles_at(
         all_ended = all(phase.ended for phase in view.phases.values())
         waits = None if all_ended else installation.SETTLING
     else:
-        known = loss.exit.code in _FINAL or len(view.layout.all_replicas) == 1
-        waits = settling if final and view.layout.is_gang and not known else None
+        is_conclusive = loss.exit.code in _FINAL or len(view.layout.all_replicas) == 1
+        waits = settling if final and view.layout.is_gang and not is_conclusive else None
     return None if waits is None else loss.exit.finished_at + waits
 
 

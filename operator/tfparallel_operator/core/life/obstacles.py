@@ -65,16 +65,18 @@ class Holder:
 def explain(holders: Sequence[Holder], now: datetime.datetime) -> observation.Refusal:
     """Return why a job cannot have names: what a person has to do something about comes first."""
     for whose, sentence in _FOREIGN.items():
-        objects = [one.object for one in holders if one.whose is whose and not one.deleting]
+        objects = [
+            holder.object for holder in holders if holder.whose is whose and not holder.deleting
+        ]
         if objects:
             message = sentence.format(_enumerate(objects))
             return _refusal(names.Reason.NAME_CONFLICT, message, objects)
-    stuck = [one for one in holders if one.is_stuck(now)]
+    stuck = [holder for holder in holders if holder.is_stuck(now)]
     if stuck:
         return _explain_stuck(stuck)
-    objects = [one.object for one in holders]
+    objects = [holder.object for holder in holders]
     are = "is" if len(objects) == 1 else "are"
-    is_earlier = all(one.whose is Whose.EARLIER for one in holders)
+    is_earlier = all(holder.whose is Whose.EARLIER for holder in holders)
     source = " of an earlier job or attempt" if is_earlier else ""
     message = f"{_enumerate(objects)}{source} {are} not gone yet"
     return _refusal(names.Reason.NAME_HELD, message, objects)
@@ -112,7 +114,7 @@ def find_stuck(
         for pod in pods
     ]
     stuck = [holder for holder in holders if holder.is_stuck(now)]
-    later = (one.held_from for one in holders if not one.is_stuck(now))
+    later = (holder.held_from for holder in holders if not holder.is_stuck(now))
     return _explain_stuck(stuck) if stuck else None, deadlines.earliest(*later)
 
 
@@ -120,11 +122,15 @@ def _explain_stuck(holders: Sequence[Holder]) -> observation.Refusal:
     """Say what holds objects that are being deleted; of several causes the first object's."""
     first = holders[0]
     if first.finalizers:
-        same = [one.object for one in holders if one.finalizers == first.finalizers]
+        same = [holder.object for holder in holders if holder.finalizers == first.finalizers]
         finalizers = ",".join(first.finalizers)
         message = f"finalizer {finalizers} keeps {_enumerate(same)} after the deletion"
     else:
-        same = [one.object for one in holders if one.node == first.node and not one.finalizers]
+        same = [
+            holder.object
+            for holder in holders
+            if holder.node == first.node and not holder.finalizers
+        ]
         message = f"node {first.node} has not ended {_enumerate(same)} after the grace period"
     return _refusal(names.Reason.DELETION_STUCK, message, same)
 
@@ -137,11 +143,11 @@ def _enumerate(objects: Sequence[str]) -> str:
     """Return objects as kubectl takes them, as many as a sentence may have."""
     ordered, length = sorted(objects), 0
     shown: list[str] = []
-    for each in ordered:
-        length += len(each) + 1
+    for name in ordered:
+        length += len(name) + 1
         if shown and length > _LONGEST_LIST:
             break
-        shown.append(each)
+        shown.append(name)
     more = len(ordered) - len(shown)
     return f"{' '.join(shown)}{f', and {more} more' if more else ''}"
 

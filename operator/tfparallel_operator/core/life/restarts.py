@@ -96,13 +96,13 @@ def reclassify_as_disruption(status: job_status.JobStatus, view: View) -> job_st
     When a node dies its peers exit in seconds, and the cluster says so a minute later. Then one of
     the attempt's old pods turns out to have been taken. The evaluator is nobody's peer.
     """
-    taken = any(
+    is_disrupted = any(
         ends.is_taken(pod)
         and pod.attempt == status.attempt - 1
         and pod.replica.role is not types.Role.EVALUATOR
         for pod in view.stale
     )
-    if not taken or status.last_cause not in _BOUNDED:
+    if not is_disrupted or status.last_cause not in _BOUNDED:
         return status
     return count(count(status, policies.Cause(status.last_cause), -1), policies.Cause.DISRUPTION)
 

@@ -161,11 +161,11 @@ def _pods(
 
     A replica that has vanished waits for the answer to its loss, while another loss settles.
     """
-    taken = {*(old.replica for old in view.stale), *view.vanished}
+    occupied = {*(old.replica for old in view.stale), *view.vanished}
     builder = pod_builder.PodBuilder(context.layout, context.settings, status)
     pods = []
     for replica in view.missing:
-        if replica not in taken:
+        if replica not in occupied:
             manifest = builder.build(replica)
             gang.join(manifest, context.job, context.settings.gangs)
             pods.append(manifest)

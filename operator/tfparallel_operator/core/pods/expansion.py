@@ -21,8 +21,8 @@ def expand(text: str, variables: Mapping[str, str]) -> str:
         return variables.get(match[1], match[0])
 
     # After the last bracket no reference can end, so no search runs to the end of a text in vain.
-    closed, bracket, rest = text.rpartition(")")
-    return _REFERENCE.sub(replaced, closed + bracket) + rest.replace("$$", "$")
+    closed, bracket, remainder = text.rpartition(")")
+    return _REFERENCE.sub(replaced, closed + bracket) + remainder.replace("$$", "$")
 
 
 def order(variables: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
@@ -31,21 +31,21 @@ def order(variables: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
     Those that are in order already stay where they are; of a circle one comes first.
     """
     places: dict[Any, int] = {}
-    for place, variable in enumerate(variables):
-        places.setdefault(variable.get("name"), place)
+    for position, variable in enumerate(variables):
+        places.setdefault(variable.get("name"), position)
 
-    def used(place: int) -> Iterator[int]:
-        names = _references(variables[place].get("value"))
+    def used(index: int) -> Iterator[int]:
+        names = _references(variables[index].get("value"))
         return (places[name] for name in names if name in places)
 
     ordered: list[Mapping[str, Any]] = []
     begun: set[int] = set()
-    for place in range(len(variables)):
-        path = [] if place in begun else [(place, used(place))]
-        begun.add(place)
+    for position in range(len(variables)):
+        path = [] if position in begun else [(position, used(position))]
+        begun.add(position)
         while path:
             current, remaining = path[-1]
-            earlier = next((one for one in remaining if one not in begun), None)
+            earlier = next((name for name in remaining if name not in begun), None)
             if earlier is None:
                 path.pop()
                 ordered.append(variables[current])

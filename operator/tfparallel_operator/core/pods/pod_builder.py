@@ -68,10 +68,10 @@ class PodBuilder:
         if affinity is not None:
             spec["affinity"] = {"podAffinity": affinity, **(spec.get("affinity") or {})}
         spec["containers"] = [
-            self._for_replica(containers.Container(spec, one), replica)
-            if one.get("name") == names.CONTAINER
-            else one
-            for one in spec["containers"]
+            self._for_replica(containers.Container(spec, container), replica)
+            if container.get("name") == names.CONTAINER
+            else container
+            for container in spec["containers"]
         ]
         return {**shared, "metadata": metadata, "spec": spec}
 
@@ -164,5 +164,5 @@ def _container(pod_spec: dict[str, Any]) -> containers.Container:
     listed: list[dict[str, Any]] = pod_spec.setdefault("containers", [])
     if not any(container.get("name") == names.CONTAINER for container in listed):
         listed.append({"name": names.CONTAINER})
-    trains = next(one for one in listed if one.get("name") == names.CONTAINER)
+    trains = next(container for container in listed if container.get("name") == names.CONTAINER)
     return containers.Container(pod_spec, trains)

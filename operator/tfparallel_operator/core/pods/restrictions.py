@@ -235,9 +235,9 @@ def _visit_security(owner: Mapping[str, Any], above: str) -> Iterator[Use]:
     if security.get("procMount") == "Unmasked":
         yield Use(Kind.HOST, "Unmasked", f"{path}.procMount")
     capabilities = _mapping(security.get("capabilities"))
-    for place, name in _all_items(capabilities, "add", f"{path}.capabilities"):
+    for item_path, name in _all_items(capabilities, "add", f"{path}.capabilities"):
         if str(name).removeprefix("CAP_") not in _CAPABILITIES:
-            yield Use(Kind.HOST, str(name), place)
+            yield Use(Kind.HOST, str(name), item_path)
     for field, shown in (("seccompProfile", "seccomp"), ("appArmorProfile", "AppArmor")):
         if _mapping(security.get(field)).get("type") == _UNCONFINED:
             yield Use(Kind.HOST, f"an unconfined {shown} profile", f"{path}.{field}.type")
@@ -263,9 +263,9 @@ def _visit_variables(container: Mapping[str, Any], above: str) -> Iterator[Use]:
 
 def _visit_volume(volume: Mapping[str, Any], above: str) -> Iterator[Use]:
     for kind, field in _SECRET_VOLUMES.items():
-        place, path = _mapping(volume.get(kind)).get(field), f"{above}.{kind}.{field}"
-        is_reference = isinstance(place, Mapping)
-        name = _mapping(place).get("name") if is_reference else place
+        reference, path = _mapping(volume.get(kind)).get(field), f"{above}.{kind}.{field}"
+        is_reference = isinstance(reference, Mapping)
+        name = _mapping(reference).get("name") if is_reference else reference
         yield from _secret(name, f"{path}.name" if is_reference else path)
     projected = _mapping(volume.get("projected"))
     for path, source in _items(projected, "sources", f"{above}.projected"):

@@ -97,7 +97,7 @@ class Stamp:
         The message is shortened: it may quote pods, the API server and what people wrote. That of
         an explanation is written here, from its problem and its remedy.
         """
-        said = message if isinstance(message, Explanation) else Explanation(message)
+        explanation = message if isinstance(message, Explanation) else Explanation(message)
         truth = job_status.Truth.TRUE if true else job_status.Truth.FALSE
         before = find(status, kind)
         since = before.last_transition_time if before and before.status is truth else self.now
@@ -105,9 +105,13 @@ class Stamp:
             type=kind,
             status=truth,
             reason=reason,
-            message=plain_text.shorten(said.message, MESSAGE_BYTES),
-            problem=plain_text.shorten(said.sentence, PROBLEM_BYTES) if said.remedy else None,
-            remedy=plain_text.shorten(said.remedy, REMEDY_BYTES) if said.remedy else None,
+            message=plain_text.shorten(explanation.message, MESSAGE_BYTES),
+            problem=plain_text.shorten(explanation.sentence, PROBLEM_BYTES)
+            if explanation.remedy
+            else None,
+            remedy=plain_text.shorten(explanation.remedy, REMEDY_BYTES)
+            if explanation.remedy
+            else None,
             last_transition_time=since,
             observed_generation=self.generation,
         )
@@ -135,8 +139,8 @@ def with_conditions(
 
     Types that only another version of the operator knows follow in the order that they have.
     """
-    order = {kind.value: place for place, kind in enumerate(names.Condition)}
-    ordered = tuple(sorted(conditions, key=lambda one: order.get(one.type, len(order))))
+    order = {kind.value: position for position, kind in enumerate(names.Condition)}
+    ordered = tuple(sorted(conditions, key=lambda condition: order.get(condition.type, len(order))))
     changed = status.model_copy(update={"conditions": ordered})
     failure = status.failure if is_true(changed, *_FAILING) else None
     return changed.model_copy(update={"state": state(changed), "failure": failure})
@@ -149,8 +153,8 @@ def read_problem(condition: job_status.Condition) -> str:
 
 def state(status: job_status.JobStatus) -> names.State:
     """Derive the one word from the conditions: an end outweighs what went before it."""
-    words = (names.State(kind.value) for kind in _STATES if is_true(status, kind))
-    return next(words, names.State.PENDING)
+    states = (names.State(kind.value) for kind in _STATES if is_true(status, kind))
+    return next(states, names.State.PENDING)
 
 
 def remove(status: job_status.JobStatus, kind: names.Condition) -> job_status.JobStatus:

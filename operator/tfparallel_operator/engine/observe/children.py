@@ -57,7 +57,7 @@ class Children:
         informers: tuple[informer.Informer[Any], ...]
         informers = (self.pods, self._services, self._configs, self._policies)
         informers = (*informers, *self._groups, self._workloads)
-        self._by_resource = {each.resource: each for each in informers}
+        self._by_resource = {follower.resource: follower for follower in informers}
 
     def for_job(self, job: records.Owner) -> observation.Children:
         """Return the objects that a job owns, as last seen."""
@@ -66,7 +66,7 @@ class Children:
             has_service=bool(self._services.for_owner(job)),
             config=next(iter(self._configs.for_owner(job)), None),
             has_policy=bool(self._policies.for_owner(job)),
-            groups=tuple(group for each in self._groups for group in each.for_owner(job)),
+            groups=tuple(group for follower in self._groups for group in follower.for_owner(job)),
             workloads=self._workloads.for_owner(job),
         )
 
@@ -81,18 +81,18 @@ class Children:
 
     def watches(self) -> Iterator[informer.Watch]:
         """Yield what follows them forever."""
-        for each in self._by_resource.values():
-            yield from each.watches()
+        for follower in self._by_resource.values():
+            yield from follower.watches()
 
     @property
     def synced(self) -> bool:
         """Whether everything that there was at the start has been seen."""
-        return all(each.synced for each in self._by_resource.values())
+        return all(follower.synced for follower in self._by_resource.values())
 
     async def wait_synced(self) -> None:
         """Return once `synced` holds."""
-        for each in self._by_resource.values():
-            await each.wait_synced()
+        for follower in self._by_resource.values():
+            await follower.wait_synced()
 
     async def refresh(self) -> None:
         """List everything again, for the watches may lag behind.
@@ -100,8 +100,8 @@ class Children:
         Raises:
             errors.ApiError: a list cannot be read.
         """
-        for each in self._by_resource.values():
-            await each.refresh()
+        for follower in self._by_resource.values():
+            await follower.refresh()
 
     def silence(self, now: float) -> float:
         """Return the seconds since the quietest of them last heard or tried anything."""
@@ -110,9 +110,9 @@ class Children:
     def silences(self, now: float) -> dict[str, float]:
         """Return the same for each resource that has to be there, by its plural."""
         return {
-            resource.plural: each.silence(now)
-            for resource, each in self._by_resource.items()
-            if not each.optional
+            resource.plural: follower.silence(now)
+            for resource, follower in self._by_resource.items()
+            if not follower.optional
         }
 
 

@@ -24,7 +24,7 @@ class Flavors:
         self._api = api
         self._children = followed
         self._clock = clock
-        self._known: dict[str, tuple[float, observation.Flavor]] = {}
+        self._flavors: dict[str, tuple[float, observation.Flavor]] = {}
 
     async def read(
         self, workloads: Iterable[observation.Workload]
@@ -43,14 +43,14 @@ class Flavors:
         return {name: await self._one(name) for name in sorted(needed)}
 
     async def _one(self, name: str) -> observation.Flavor:
-        known = self._known.get(name)
-        if known is not None and self._clock() - known[0] < FLAVOR_SECONDS:
-            return known[1]
+        entry = self._flavors.get(name)
+        if entry is not None and self._clock() - entry[0] < FLAVOR_SECONDS:
+            return entry[1]
         version = self._children.served(resources.WORKLOADS).api_version
         path = resources.RESOURCE_FLAVORS.at(version).path(name=name)
         spec: dict[str, Any] = (await self._api.get(path)).get("spec") or {}
         flavor = observation.Flavor(
             spec.get("nodeLabels") or {}, tuple(spec.get("tolerations") or ())
         )
-        self._known[name] = self._clock(), flavor
+        self._flavors[name] = self._clock(), flavor
         return flavor

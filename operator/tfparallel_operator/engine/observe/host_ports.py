@@ -27,23 +27,25 @@ class HostPorts:
     """Finds ports that no job has. A job's status keeps its ports: they outlive the operator."""
 
     def __init__(
-        self, known: jobs.Jobs, most_of_namespace: int = installation.HOST_PORTS_OF_NAMESPACE
+        self, job_index: jobs.Jobs, most_of_namespace: int = installation.HOST_PORTS_OF_NAMESPACE
     ) -> None:
-        self._jobs = known
+        self._jobs = job_index
         self._most_of_namespace = most_of_namespace
         self._promised: dict[str, range] = {}
         """By uid: ports of jobs whose status does not have them yet."""
 
     def find(self, job: records.Owner, count: int) -> int | None:
         """Return the first of so many free ports in a row for a job; None when there are none."""
-        taken = self._taken()
-        self._promised = {each: taken[each].ports for each in self._promised if each in taken}
-        if count > self._left(job, taken):
+        blocks = self._taken()
+        self._promised = {uid: blocks[uid].ports for uid in self._promised if uid in blocks}
+        if count > self._left(job, blocks):
             return None
-        if job.uid in taken:
-            return self._extended(job.uid, count, taken)
+        if job.uid in blocks:
+            return self._extended(job.uid, count, blocks)
         first = host_network.FIRST_PORT
-        for other in sorted((block.ports for block in taken.values()), key=lambda one: one.start):
+        for other in sorted(
+            (block.ports for block in blocks.values()), key=lambda ports: ports.start
+        ):
             if first + count <= other.start:
                 break
             first = max(first, other.stop)
@@ -60,19 +62,19 @@ class HostPorts:
         """Take a promise back: the job does not create pods now."""
         self._promised.pop(uid, None)
 
-    def _left(self, job: records.Owner, taken: dict[str, _Block]) -> int:
+    def _left(self, job: records.Owner, blocks: dict[str, _Block]) -> int:
         others = (
             len(block.ports)
-            for uid, block in taken.items()
+            for uid, block in blocks.items()
             if block.namespace == job.namespace and uid != job.uid
         )
         return max(0, self._most_of_namespace - sum(others))
 
-    def _extended(self, uid: str, count: int, taken: dict[str, _Block]) -> int | None:
+    def _extended(self, uid: str, count: int, blocks: dict[str, _Block]) -> int | None:
         """Return the first port of a job that has some, with those that follow up to a count."""
-        first = taken[uid].ports.start
-        wider = range(first, max(taken[uid].ports.stop, first + count))
-        others = (block.ports for other, block in taken.items() if other != uid)
+        first = blocks[uid].ports.start
+        wider = range(first, max(blocks[uid].ports.stop, first + count))
+        others = (block.ports for other, block in blocks.items() if other != uid)
         if wider.stop > host_network.END_PORT or any(
             ports.start < wider.stop and wider.start < ports.stop for ports in others
         ):

@@ -58,7 +58,9 @@ class PendingSearch:
         """The searches whose next look is due."""
         self._free_at = datetime.datetime.min.replace(tzinfo=datetime.UTC)
 
-    async def of(self, key: queue.Key, pods: tuple[observation.Pod, ...]) -> Mapping[str, str]:
+    async def find_reasons(
+        self, key: queue.Key, pods: tuple[observation.Pod, ...]
+    ) -> Mapping[str, str]:
         """Return why pods wait whose status does not say, by uid: of each role one at most."""
         by_role, now, memory = _group_silent(pods), self._clock(), self._memories.recall(key)
         earlier = memory.searches
@@ -76,13 +78,13 @@ class PendingSearch:
                 self._timers.set(key, search.next_look)
         return {search.uid: search.reason for search in searches.values() if search.reason}
 
-    def _takes_turn(self, place: _Place, now: datetime.datetime) -> bool:
+    def _takes_turn(self, turn: _Place, now: datetime.datetime) -> bool:
         """Whether a look that is due may be now; else its job is looked at when it may."""
-        self._turns.add(place[0].namespace, place)
-        if self._turns.first != place and now - self._free_at >= PATIENCE:
+        self._turns.add(turn[0].namespace, turn)
+        if self._turns.first != turn and now - self._free_at >= PATIENCE:
             self._turns.put_off()
             self._free_at = now
-        has_turn = self._turns.first == place and now >= self._free_at
+        has_turn = self._turns.first == turn and now >= self._free_at
         if has_turn:
             self._turns.take()
             self._free_at = now + SPACING
@@ -109,10 +111,10 @@ class PendingSearch:
 
         Pods of one role may wait for different reasons: one pulls its image, another has no volume.
         """
-        [place] = [place for place, pod in enumerate(silent) if pod.uid == search.uid]
-        search.reason = await self._find_words(namespace, silent[place], search.reason)
+        [position] = [index for index, pod in enumerate(silent) if pod.uid == search.uid]
+        search.reason = await self._find_words(namespace, silent[position], search.reason)
         if not search.reason:
-            search.uid = silent[(place + 1) % len(silent)].uid
+            search.uid = silent[(position + 1) % len(silent)].uid
 
     async def _find_words(self, namespace: str, pod: observation.Pod, before: str) -> str:
         """Return the words that name a cause; those of the look before if nothing can be read."""
@@ -125,9 +127,9 @@ class PendingSearch:
         except errors.ApiError as error:
             _LOG.info("why %s waits cannot be looked for: %s", pod.name, error)
             return before
-        waiting = pending_reasons.WaitingPod(pod.name, pod.waiting, pod.node)
-        words = waiting.find_words(events, claims)
-        return "" if words == pod.waiting else words
+        pod_view = pending_reasons.WaitingPod(pod.name, pod.waiting, pod.node)
+        reason = pod_view.find_words(events, claims)
+        return "" if reason == pod.waiting else reason
 
     async def _read_events(self, namespace: str, fields: str) -> list[pending_reasons.Event]:
         # One page is enough: people may write many Events about a pod, and large ones.
@@ -136,7 +138,9 @@ class PendingSearch:
 
     async def _read_unbound_claims(self, namespace: str, name: str) -> list[pending_reasons.Claim]:
         pod = await self._api.get(resources.PODS.path(namespace, name))
-        mounted = [one.get("persistentVolumeClaim") for one in pod["spec"].get("volumes") or ()]
+        mounted = [
+            volume.get("persistentVolumeClaim") for volume in pod["spec"].get("volumes") or ()
+        ]
         claims = []
         for source in list(filter(None, mounted))[:_CLAIMS]:
             path = resources.CLAIMS.path(namespace, source["claimName"])
@@ -145,13 +149,13 @@ class PendingSearch:
 
 
 def explain(
-    pods: tuple[observation.Pod, ...], words: Mapping[str, str]
+    pods: tuple[observation.Pod, ...], reasons: Mapping[str, str]
 ) -> tuple[observation.Pod, ...]:
     """Return pods with why they wait, by uid."""
-    if not words:
+    if not reasons:
         return pods
     return tuple(
-        dataclasses.replace(pod, waiting=words[pod.uid]) if pod.uid in words else pod
+        dataclasses.replace(pod, waiting=reasons[pod.uid]) if pod.uid in reasons else pod
         for pod in pods
     )
 

@@ -77,7 +77,7 @@ class Reconciler:
             engine.jobs, engine.settings.host_ports_of_namespace
         )
         self._memories = memories
-        self._waits = pending_search.PendingSearch(
+        self._pending_search = pending_search.PendingSearch(
             engine.api, engine.timers, engine.clock, memories
         )
         self._specs = specs.Specs(engine.api, memories)
@@ -95,7 +95,7 @@ class Reconciler:
         self._forget_lost_history()
         body = self._jobs.get(key)
         if body is None or body["metadata"].get("deletionTimestamp"):
-            self._waits.give_up(key, self._memories.forget(key).searches)
+            self._pending_search.give_up(key, self._memories.forget(key).searches)
             await self._force_left_over(key, body, uid="")
             return writes.DONE  # The garbage collector deletes its children.
         await self._force_left_over(key, body, body["metadata"]["uid"])
@@ -146,7 +146,7 @@ class Reconciler:
     async def _carry_out(self, body: jobs.Body) -> writes.ApplyResult:
         key = jobs.key_of(body)
         children = self._children.for_job(records.as_owner(body))
-        reasons = await self._waits.of(key, children.pods)
+        reasons = await self._pending_search.find_reasons(key, children.pods)
         flavors = await self._flavors.read(children.workloads)
         observed = _Observed(children.workloads, flavors, reasons)
         decided = await self._decide(body, None, observed)

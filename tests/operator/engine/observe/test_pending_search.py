@@ -190,7 +190,7 @@ async def test_one_look_a_second_and_one_a_minute_for_each_role_are_the_bound(
     async def look() -> int:
         before = api.reads
         for key in keys:
-            await reader.of(key, tuple(waiting_pod(key.name, role) for role in roles))
+            await reader.find_reasons(key, tuple(waiting_pod(key.name, role) for role in roles))
         return api.reads - before
 
     assert await look() == 0
@@ -239,7 +239,7 @@ class Tenants:
         for key in sorted(self.due - self.failing):
             before = self.api.reads
             pods = (waiting_pod(key.name, types.Role.CHIEF),) if key in self.keys else ()
-            await self.reader.of(key, pods)
+            await self.reader.find_reasons(key, pods)
             self.read += [key] * (self.api.reads - before)
         self.due.clear()
 
