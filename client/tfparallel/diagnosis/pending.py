@@ -43,12 +43,12 @@ def find_wait(facts: findings.Facts) -> Wait | None:
     by_words: dict[str, pending_reasons.WaitingPod] = {}
     for cause, pod in reasons:
         by_words.setdefault(cause, pod)
-    explanations = [
-        remedies.Explanation(f"{pod.name} waits: {cause}", remedies.find(cause))
+    listed_advice = [
+        remedies.Advice(f"{pod.name} waits: {cause}", remedies.find(cause))
         for cause, pod in by_words.items()
         if cause
     ]
-    other_causes = [explanation.message for explanation in remedies.distinguish(explanations)[1:]]
+    other_causes = [advice.message for advice in remedies.distinguish(listed_advice)[1:]]
     cause, pod = reasons[0]
     return Wait(pod, cause, len(pending) - 1, tuple(other_causes))
 

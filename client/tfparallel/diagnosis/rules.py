@@ -226,7 +226,7 @@ def _invalid(facts: findings.Facts) -> findings.Diagnosis | None:
         facts,
         condition,
         findings.Kind.REFUSED,
-        lead="goes on with its last valid spec:",
+        lead="keeps its last valid spec:",
         remedy="Correct the field and apply the job again.",
     )
 

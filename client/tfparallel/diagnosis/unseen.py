@@ -55,7 +55,7 @@ def diagnose_unseen(facts: findings.Facts) -> findings.Diagnosis | None:
 
 
 def add_absence(facts: findings.Facts, diagnosis: findings.Diagnosis) -> findings.Diagnosis:
-    """Add, as the first evidence of a job that goes on, that no operator runs.
+    """Add, as the first evidence of a job that has not ended, that no operator runs.
 
     What its own objects say stays, because an operator may run outside of the cluster.
     """

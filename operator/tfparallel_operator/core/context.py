@@ -17,7 +17,7 @@ class DecisionContext:
     requested: Layout
     """The job with the replicas that its spec asks for."""
     layout: Layout
-    """The job with the replicas in force."""
+    """The job with the replicas that it has at the moment."""
     status: job_status.JobStatus
     """As last written, with what follows from the spec."""
     children: observation.Children

@@ -1,4 +1,4 @@
-"""The layout of a job: the replicas in force, where each listens, and who leads them. Pure.
+"""The layout of a job: its replicas, where each listens, and who leads them. Pure.
 
 The operator builds it once in each look at a job, and the client to name replicas.
 """
@@ -18,7 +18,7 @@ _WORKER = types.Role.WORKER
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Layout:
-    """A job and its replicas: the spec stays as it was written, the counts are those in force."""
+    """A job and its replicas: the spec stays as written, the counts are those of now."""
 
     job: types.TFParallelJob
     specs: Mapping[types.Role, types.ReplicaSpec]
@@ -114,7 +114,7 @@ class Layout:
 
     @property
     def needed_ports(self) -> int:
-        """How many ports of nodes the replicas in force need."""
+        """How many ports of nodes the replicas need."""
         return sum(self.counts.values())
 
     @property

@@ -17,7 +17,7 @@ _SEARCHED_WORDS = 8_192
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Explanation:
+class Advice:
     """What is the matter, and what to do about it."""
 
     problem: str
@@ -71,28 +71,26 @@ def is_held_by_others(message: str) -> bool:
     return _HELD_BY_OTHERS.search(message) is not None
 
 
-def explain(problem: str) -> Explanation:
+def explain(problem: str) -> Advice:
     """Return what is the matter in words of Kubernetes, with what to do where that is known."""
-    return Explanation(problem, find(problem))
+    return Advice(problem, find(problem))
 
 
-def distinguish(explanations: Iterable[Explanation]) -> list[Explanation]:
+def distinguish(candidates: Iterable[Advice]) -> list[Advice]:
     """Return why pods wait, the first of each remedy.
 
     A pod that others hold up counts only if no other says why.
     """
-    listed = list(explanations)
-    by_remedy: dict[str, Explanation] = {}
-    for explanation in [
-        entry for entry in listed if not is_held_by_others(entry.problem)
-    ] or listed:
-        by_remedy.setdefault(explanation.remedy, explanation)
+    listed = list(candidates)
+    by_remedy: dict[str, Advice] = {}
+    for advice in [entry for entry in listed if not is_held_by_others(entry.problem)] or listed:
+        by_remedy.setdefault(advice.remedy, advice)
     return list(by_remedy.values())
 
 
-def join(explanations: Iterable[Explanation]) -> str:
+def join(candidates: Iterable[Advice]) -> str:
     """Return why pods wait as sentences, each remedy once."""
-    *first, last = (explanation.message for explanation in distinguish(explanations))
+    *first, last = (advice.message for advice in distinguish(candidates))
     return " ".join([*(f"{message.rstrip('.')}." for message in first), last])
 
 
@@ -253,7 +251,7 @@ _ROWS = {
         "Repair node {name}, or delete it: `kubectl delete node {name}`. The operator forces"
         " pods of dead nodes alone."
     ),
-    r"(?:is|are) not gone yet": ("Wait: the job goes on once the names are free."),
+    r"(?:is|are) not gone yet": ("Wait: the job continues once the names are free."),
     rf"what the cluster adds {_MORE} makes the pod invalid": (
         "Set resources of the role, or have the LimitRange or webhook corrected:"
         " `kubectl describe limitrange` shows defaults."

@@ -23,7 +23,7 @@ class View:
     completed: frozenset[replicas.Replica]
     """Replicas that ended with success, whether or not their pods still exist."""
     ignored: frozenset[replicas.Replica]
-    """Replicas that were lost and that training goes on without."""
+    """Replicas that were lost and that training continues without."""
     seen: frozenset[replicas.Replica]
     """Replicas whose pod of this attempt has been seen, by the status that was written."""
 
@@ -43,7 +43,7 @@ class View:
 
     @property
     def dismissed(self) -> tuple[observation.Pod, ...]:
-        """Pods of replicas that training goes on without, and that have not ended."""
+        """Pods of replicas that training continues without, and that have not ended."""
         pods = (self.current.get(replica) for replica in self.ignored)
         return tuple(pod for pod in pods if pod is not None and not pod.phase.ended)
 

@@ -241,10 +241,10 @@ def test_an_exit_has_the_remedy_of_its_cause(
 
 
 def test_a_message_is_bounded_and_keeps_its_remedy() -> None:
-    message = remedies.Explanation("word " * 1000, "Do it.").message
+    message = remedies.Advice("word " * 1000, "Do it.").message
     assert len(message) < remedies.LONGEST_WORDS + 10
     assert message.endswith("…. Do it.")
-    assert remedies.Explanation("as it is").message == "as it is"
+    assert remedies.Advice("as it is").message == "as it is"
 
 
 def _message(world: builders.World, kind: names.Condition) -> str:
@@ -286,11 +286,11 @@ def test_the_condition_has_each_cause_with_its_remedy_once() -> None:
 
 def test_a_cause_without_a_remedy_ends_before_the_next() -> None:
     causes = ["job-chief-0: Odd words", "job-worker-0: 1 Insufficient cpu", "job-ps-0: Odd too"]
-    explanations = [*map(remedies.explain, causes)]
-    assert remedies.join(explanations) == (
+    candidates = [*map(remedies.explain, causes)]
+    assert remedies.join(candidates) == (
         f"job-chief-0: Odd words. job-worker-0: 1 Insufficient cpu. {remedies.find(causes[1])}"
     )
-    assert remedies.join(explanations[:1]) == causes[0]
+    assert remedies.join(candidates[:1]) == causes[0]
 
 
 def test_pods_that_are_refused_have_their_remedy_once() -> None:

@@ -1,8 +1,8 @@
 """Jobs that may not run yet: what is wrong with them, or what they wait for.
 
 A job that its queue does not admit is treated as suspended: its pods are deleted. Its quota is
-given back when the last pod is gone, and the next admission begins a new attempt. Restarts of the job's
-own keep the admission. An eviction counts as a disruption: the cluster took the pods.
+given back when the last pod is gone, and the next admission begins a new attempt. Restarts of the
+job's own keep the admission. An eviction counts as a disruption: the cluster took the pods.
 """
 
 import datetime
@@ -50,7 +50,7 @@ def _was_accepted(status: job_status.JobStatus, role: str) -> bool:
     was_suspended = conditions.find(status, names.Condition.SUSPENDED) is not None
     has_resumed = status.attempt > 1 and was_suspended
     carried = (
-        counts.seen for name, counts in status.replicas.items() if role in ("", name.lower())
+        of_role.seen for name, of_role in status.replicas.items() if role in ("", name.lower())
     )
     has_trained = bool(status.restart_causes) or status.progress is not None
     return has_trained or has_resumed or any(carried)
@@ -67,7 +67,7 @@ def fail_if_unstartable(context: DecisionContext) -> decision.Decision | None:
 
 
 def wait_for_permission(context: DecisionContext) -> decision.Decision | None:
-    """Have a job wait that may not use what it names; one that has begun goes on."""
+    """Have a job wait that may not use what it names; one that has begun continues."""
     if not context.environment.restriction or conditions.has_begun(context.status):
         return None
     if context.children.pods:  # They precede the first status.

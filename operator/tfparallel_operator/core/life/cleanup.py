@@ -1,4 +1,4 @@
-"""What is left of a job that has ended, and for how long; pods that their node does not end."""
+"""Clean-up of jobs that have ended, and of pods that their node does not end."""
 
 import datetime
 

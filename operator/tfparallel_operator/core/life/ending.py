@@ -5,7 +5,7 @@ from tfparallel_operator.core import decision, observation
 from tfparallel_operator.core.context import DecisionContext
 from tfparallel_operator.core.life import completion, counts
 from tfparallel_operator.core.queue import gang, kueue
-from tfparallel_operator.core.remedies import Explanation
+from tfparallel_operator.core.remedies import Advice
 from tfparallel_operator.core.status import conditions
 
 
@@ -39,7 +39,7 @@ def fail(
     context: DecisionContext,
     status: job_status.JobStatus,
     reason: str,
-    message: str | Explanation,
+    message: str | Advice,
 ) -> decision.Decision:
     """End a job without success."""
     return end(context, status, names.Condition.FAILED, reason, message)
@@ -50,7 +50,7 @@ def end(
     status: job_status.JobStatus,
     kind: names.Condition,
     reason: str,
-    message: str | Explanation,
+    message: str | Advice,
 ) -> decision.Decision:
     """End a job; the next decision cleans its pods up, when the end is on record."""
     finished = names.Reason.JOB_FINISHED

@@ -161,20 +161,20 @@ def refuse(
 
     The sentences of a quota differ from pod to pod in numbers alone: that is nothing new.
     """
-    explanation = describe(refusal)
-    message = explanation.message
+    advice = describe(refusal)
+    message = advice.message
     before = conditions.find_true(status, _REFUSED)
     if before is not None and before.reason == refusal.reason:
         name = context.job.metadata.name
         if _without_numbers(name, before.message) == _without_numbers(name, message):
             return status, ()
-    status = context.stamp.set(status, _REFUSED, True, refusal.reason, explanation)
+    status = context.stamp.set(status, _REFUSED, True, refusal.reason, advice)
     passes = refusal.reason is names.Reason.NAME_HELD
     event = decision.normal if passes else decision.warning
     return status, (event(refusal.reason, message),)
 
 
-def describe(refusal: observation.Refusal) -> remedies.Explanation:
+def describe(refusal: observation.Refusal) -> remedies.Advice:
     """Return what keeps a job from objects, and what to do about it."""
     message = refusal.message
     if refusal.reason not in _OF_NAMES:
@@ -182,7 +182,7 @@ def describe(refusal: observation.Refusal) -> remedies.Explanation:
         fails = refusal.reason is names.Reason.SERVER_UNAVAILABLE
         verb = "fails" if fails else "refuses"
         message = f"the API server {verb} to create {what}, trying again: {message}"
-    return remedies.Explanation(message, remedies.find(refusal.message))
+    return remedies.Advice(message, remedies.find(refusal.message))
 
 
 def _without_numbers(job: str, message: str) -> str:

@@ -27,7 +27,7 @@ class LossAction(enum.Enum):
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Action:
+class LossResponse:
     """The answer to a loss."""
 
     outcome: LossAction
@@ -37,7 +37,7 @@ class Action:
     """What to do, where that is known."""
 
 
-def find_action(layout: Layout, status: job_status.JobStatus, loss: failure.Loss) -> Action:
+def find_action(layout: Layout, status: job_status.JobStatus, loss: failure.Loss) -> LossResponse:
     """Return what a loss leads to. The loss of an evaluator never fails the job."""
     action = dataclasses.replace(_find_action(layout, status, loss), remedy=loss.remedy)
     if action.outcome is LossAction.FAIL and loss.replica.role is types.Role.EVALUATOR:
@@ -45,7 +45,7 @@ def find_action(layout: Layout, status: job_status.JobStatus, loss: failure.Loss
     return action
 
 
-def _find_action(layout: Layout, status: job_status.JobStatus, loss: failure.Loss) -> Action:
+def _find_action(layout: Layout, status: job_status.JobStatus, loss: failure.Loss) -> LossResponse:
     lost = loss.describe(layout.job.metadata.name)
     ruled = _find_ruled_action(layout.job, loss)
     reason = _REASONS.get(loss.cause, names.Reason.REPLICA_FAILED)
@@ -56,21 +56,21 @@ def _find_action(layout: Layout, status: job_status.JobStatus, loss: failure.Los
     if loss.exit is not None and loss.exit.of_source:
         reason = names.Reason.SOURCE_FAILED
     if ruled is policies.Action.IGNORE and _may_go_without(layout, status, loss):
-        return Action(LossAction.IGNORE, names.Reason.FAILURE_POLICY, lost)
+        return LossResponse(LossAction.IGNORE, names.Reason.FAILURE_POLICY, lost)
     if ruled in (policies.Action.FAIL_JOB, policies.Action.IGNORE):
         message = f"{lost}; a rule of runPolicy.failurePolicy fails the job"
-        return Action(LossAction.FAIL, names.Reason.FAILURE_POLICY, message)
+        return LossResponse(LossAction.FAIL, names.Reason.FAILURE_POLICY, message)
     if ruled is None and not _restarts(layout, loss):
-        return Action(LossAction.FAIL, reason, lost)
+        return LossResponse(LossAction.FAIL, reason, lost)
     limit = layout.job.spec.run_policy.backoff_limit
     if loss.cause.bounded and counted(layout, status, loss) >= limit:
         message = f"{lost}; all {limit} restarts of runPolicy.backoffLimit are used"
-        return Action(LossAction.FAIL, names.Reason.BACKOFF_LIMIT_EXCEEDED, message)
+        return LossResponse(LossAction.FAIL, names.Reason.BACKOFF_LIMIT_EXCEEDED, message)
     nth = counted(layout, status, loss) + 1
     bound = f"failure {nth} of {limit} that lead to a restart"
     bound = bound if loss.cause.bounded else _UNBOUNDED[loss.cause]
     message = f"{lost}; {scope(layout, loss).value} run again ({bound})"
-    return Action(LossAction.RESTART, reason, message)
+    return LossResponse(LossAction.RESTART, reason, message)
 
 
 _REASONS = {

@@ -22,7 +22,7 @@ from tfparallel_operator.core.view import View
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Continuation:
-    """How a job goes on that no loss restarts or ends."""
+    """How a job continues that no loss restarts or ends."""
 
     status: job_status.JobStatus
     view: View
@@ -33,7 +33,7 @@ class Continuation:
 
 
 def answer_losses(context: DecisionContext) -> decision.Decision | Continuation:
-    """Restart or end a job that has lost replicas, or say how it goes on."""
+    """Restart or end a job that has lost replicas, or say how it continues."""
     status, view = context.status, context.view
     status = restarts.reclassify_as_disruption(status, view)
     deadline = deadlines.active(context.job, status)
@@ -51,20 +51,20 @@ def answer_losses(context: DecisionContext) -> decision.Decision | Continuation:
                 f" {settles_at:%H:%M:%SZ} for an earlier loss that explains this one"
             )
             return Continuation(status, view, tuple(events), wake_at, settling)
-        explanation = remedies.Explanation(action.message, action.remedy)
+        advice = remedies.Advice(action.message, action.remedy)
         if loss.cause is policies.Cause.STALL and action.outcome is not policy.LossAction.IGNORE:
             kind = names.Condition.TRAINING_STALLED
-            status = context.stamp.set(status, kind, True, action.reason, explanation)
+            status = context.stamp.set(status, kind, True, action.reason, advice)
         match action.outcome:
             case policy.LossAction.FAIL:
-                decided = ending.fail(context, status, action.reason, explanation)
+                decided = ending.fail(context, status, action.reason, advice)
                 return _record(context, decided, loss)
             case policy.LossAction.RESTART:
                 decided = _restart(context, status, loss, losses, action)
                 return _record(context, decided, loss)
             case policy.LossAction.IGNORE:
                 status = replica_records.ignore(status, loss.replica)
-                message = f"{action.message}; training goes on without it"
+                message = f"{action.message}; training continues without it"
                 events.append(decision.warning(action.reason, message))
     if events:
         view = context.view_of(status)
@@ -77,7 +77,7 @@ def _restart(
     status: job_status.JobStatus,
     loss: failure.Loss,
     losses: tuple[failure.Loss, ...],
-    action: policy.Action,
+    action: policy.LossResponse,
 ) -> decision.Decision:
     """Write a restart ahead, and delete what has to run again."""
     pause = restarts.pause(context, status, loss)
@@ -85,18 +85,18 @@ def _restart(
     reason, message = action.reason, action.message
     if pause:
         message = f"{message}, after {pause.total_seconds():.0f} s"
-    explanation = remedies.Explanation(message, action.remedy)
+    advice = remedies.Advice(message, action.remedy)
     status = counts.count(status, context.view_of(status))
     status = status.model_copy(update={"restarts_since_progress": since_progress})
     status = restarts.restart(context.layout, status, loss, losses, context.now + pause)
     view = context.view_of(status)
     status = counts.count(status, view)
-    status = context.stamp.set(status, names.Condition.RESTARTING, True, reason, explanation)
+    status = context.stamp.set(status, names.Condition.RESTARTING, True, reason, advice)
     if not completion.running(view):
-        status = context.stamp.set(status, names.Condition.RUNNING, False, reason, explanation)
+        status = context.stamp.set(status, names.Condition.RUNNING, False, reason, advice)
     return decision.Decision(
         status,
-        events=(decision.warning(reason, explanation.message),),
+        events=(decision.warning(reason, advice.message),),
         deletions=ending.delete_pods(view.stale),
         wake_at=deadlines.earliest(status.attempt_time, deadlines.active(context.job, status)),
     )

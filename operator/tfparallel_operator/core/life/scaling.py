@@ -1,4 +1,4 @@
-"""Workers that come and go: how many are in force, and when the number in the spec takes over."""
+"""Workers that come and go: how many the job has, and when the number in the spec takes over."""
 
 import dataclasses
 import datetime

@@ -18,7 +18,7 @@ _TOO_LONG = (
 
 
 def find_problem_of_edit(requested: Layout, settings: installation.Settings) -> str | None:
-    """Say why the newest spec of a job that has begun cannot be in force; None: it can."""
+    """Say why a job that has begun cannot take its newest spec; None: it can."""
     job = requested.job
     if not job.status.attempt:
         return None
@@ -68,7 +68,7 @@ def set_spec_condition(
 ) -> tuple[job_status.JobStatus, tuple[decision.Event, ...]]:
     """Say in a condition whether the newest spec can be used, where it once could not be.
 
-    In force is the generation that the job goes on with; None: no spec that can be used is known.
+    `in_force` is the generation that the job keeps; None: no spec that can be used is known.
     """
     kind, reason = names.Condition.SPEC_INVALID, names.Reason.INVALID_SPEC
     if problem is None:

@@ -179,13 +179,13 @@ def _ready_sentence(status: job_status.JobStatus, holdup: slowness.Slowness | No
     if refused is not None:
         return f"{sentence}; {refused.message}"
     waits = [
-        remedies.Explanation(counts.reason, counts.waiting.remedy)
-        for counts in status.replicas.values()
-        if counts.waiting
+        remedies.Advice(of_role.reason, of_role.waiting.remedy)
+        for of_role in status.replicas.values()
+        if of_role.waiting
     ]
     if waits:
         return f"{sentence}; {remedies.join(waits)}"
     if holdup is not None:
         problem = f"{sentence}; training is slow: {holdup.cause}"
-        return remedies.Explanation(problem, holdup.remedy).message
+        return remedies.Advice(problem, holdup.remedy).message
     return sentence

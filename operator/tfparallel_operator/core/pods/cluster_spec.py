@@ -7,10 +7,8 @@ evaluator. It wants the evaluator in no cluster but its own.
 from typing import Any
 
 from tfparallel_operator.api import types
-from tfparallel_operator.core import layout, replicas
-from tfparallel_operator.core.layout import Layout
-
-_compact = layout.compact
+from tfparallel_operator.core import replicas
+from tfparallel_operator.core.layout import Layout, compact
 
 SHARED_VARIABLE = "TFPARALLEL_CLUSTER"
 """The variable that the kubelet fills in from the ConfigMap, and then TF_CONFIG with it."""
@@ -32,7 +30,7 @@ def tf_config(layout: Layout, replica: replicas.Replica, *, shares_cluster: bool
         return f"{{{task}}}"
     is_evaluator = replica.role is types.Role.EVALUATOR
     if layout.job.spec.enable_dynamic_worker or is_evaluator:
-        cluster = _compact(_cluster_of(layout, replica))
+        cluster = compact(_cluster_of(layout, replica))
     else:
         cluster = f"$({SHARED_VARIABLE})" if shares_cluster else layout.cluster_json
     return f'{{"cluster":{cluster},{task}}}'
@@ -64,7 +62,7 @@ def shared(layout: Layout) -> str:
     worker = types.Role.WORKER
     if worker in layout.counts:
         cluster[worker.task_type] = layout.addresses(worker, layout.most_workers)
-    return _compact(cluster)
+    return compact(cluster)
 
 
 def excess(layout: Layout) -> int:

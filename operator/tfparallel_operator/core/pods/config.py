@@ -1,6 +1,6 @@
 """The ConfigMap of a job: what the trainer reads as files, and the record of the last valid spec.
 
-The record is what the job goes on with if its spec is made invalid. It is here because the
+The record is what the job continues with if its spec is made invalid. It is here because the
 ConfigMap belongs to the job, outlives the operator, and has room: a spec within the status or an
 annotation would double what `kubectl get -o yaml` shows and every watch carries.
 """
@@ -8,8 +8,8 @@ annotation would double what `kubectl get -o yaml` shows and every watch carries
 import hashlib
 
 from tfparallel_operator.api import names, paths, types
-from tfparallel_operator.core import decision, installation, layout, observation
-from tfparallel_operator.core.layout import Layout
+from tfparallel_operator.core import decision, installation, observation
+from tfparallel_operator.core.layout import Layout, compact
 from tfparallel_operator.core.pods import cluster_spec, containers, ownership
 from tfparallel_trainer.contract import environment, job_file
 
@@ -114,4 +114,4 @@ def share_cluster(container: containers.Container, layout: Layout) -> None:
 def _record(job: types.TFParallelJob) -> str:
     spec = job.spec.model_dump(mode="json", by_alias=True, exclude_unset=True)
     record = {"generation": job.metadata.generation, "spec": spec}
-    return layout.compact(record)
+    return compact(record)

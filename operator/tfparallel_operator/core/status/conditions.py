@@ -5,7 +5,7 @@ import datetime
 from collections.abc import Iterable
 
 from tfparallel_operator.api import job_status, names
-from tfparallel_operator.core.remedies import Explanation
+from tfparallel_operator.core.remedies import Advice
 from tfparallel_trainer.contract import plain_text
 
 PROBLEM_BYTES = 1024
@@ -90,14 +90,14 @@ class Stamp:
         kind: names.Condition,
         true: bool,
         reason: str,
-        message: str | Explanation,
+        message: str | Advice,
     ) -> job_status.JobStatus:
         """Return the status with a condition; its transition time moves only with its truth.
 
-        The message is shortened: it may quote pods, the API server and what people wrote. That of
-        an explanation is written here, from its problem and its remedy.
+        The message is shortened: it may quote pods, the API server and what people wrote. Here
+        alone, the problem and the remedy of an `Advice` become a message.
         """
-        explanation = message if isinstance(message, Explanation) else Explanation(message)
+        advice = message if isinstance(message, Advice) else Advice(message)
         truth = job_status.Truth.TRUE if true else job_status.Truth.FALSE
         before = find(status, kind)
         since = before.last_transition_time if before and before.status is truth else self.now
@@ -105,13 +105,9 @@ class Stamp:
             type=kind,
             status=truth,
             reason=reason,
-            message=plain_text.shorten(explanation.message, MESSAGE_BYTES),
-            problem=plain_text.shorten(explanation.sentence, PROBLEM_BYTES)
-            if explanation.remedy
-            else None,
-            remedy=plain_text.shorten(explanation.remedy, REMEDY_BYTES)
-            if explanation.remedy
-            else None,
+            message=plain_text.shorten(advice.message, MESSAGE_BYTES),
+            problem=plain_text.shorten(advice.sentence, PROBLEM_BYTES) if advice.remedy else None,
+            remedy=plain_text.shorten(advice.remedy, REMEDY_BYTES) if advice.remedy else None,
             last_transition_time=since,
             observed_generation=self.generation,
         )
@@ -168,7 +164,7 @@ def is_stopped(status: job_status.JobStatus) -> bool:
 
 
 def has_begun(status: job_status.JobStatus) -> bool:
-    """Whether an attempt goes on: the job is not suspended, nor refused, nor waits in a queue."""
+    """Whether an attempt continues: the job is not suspended, nor refused, nor waits in a queue."""
     return (
         bool(status.attempt)
         and not is_false(status, names.Condition.ADMITTED)

@@ -57,7 +57,7 @@ def forget_seen(
 
 
 def ignore(status: job_status.JobStatus, replica: replicas.Replica) -> job_status.JobStatus:
-    """Record that the job goes on without a replica."""
+    """Record that the job continues without a replica."""
     ignored = read(status, replica.role).ignored | {replica.index}
     return write(status, replica.role, ignored=ignored)
 

@@ -1,7 +1,7 @@
 """The spec that a job has: its newest, or the last one that could be used.
 
 An edit may pass the API server and be of no use all the same, and another version of the operator
-may have other rules. Neither ends what runs: the job goes on with the spec on record in its
+may have other rules. Neither ends what runs: the job continues with the spec on record in its
 ConfigMap (`core.pods.config`), which is read when it is needed and no sooner.
 """
 

@@ -27,11 +27,11 @@ def spare_listed_objects() -> Callable[[], None]:
     thresholds = gc.get_threshold()
     gc.set_threshold(*thresholds[:2], YOUNG_ONLY)
 
-    def settle() -> None:
+    def skip_listed() -> None:
         gc.freeze()
         gc.set_threshold(YOUNG_OBJECTS, *thresholds[1:])
 
-    return settle
+    return skip_listed
 
 
 def stop_collecting() -> None:

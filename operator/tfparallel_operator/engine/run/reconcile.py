@@ -45,11 +45,11 @@ BLOCKED_SECONDS = 10.0
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class _Observed:
+class _Readings:
     """What a look reads before it decides; a second decision of the look has the same."""
 
     workloads: tuple[observation.Workload, ...]
-    flavors: Mapping[str, observation.Flavor]
+    flavor_by_name: Mapping[str, observation.Flavor]
     """Of these Workloads."""
     reasons: Mapping[str, str]
     """Why pods wait whose status does not say, by uid."""
@@ -147,8 +147,8 @@ class Reconciler:
         key = jobs.key_of(body)
         children = self._children.for_job(records.as_owner(body))
         reasons = await self._pending_search.find_reasons(key, children.pods)
-        flavors = await self._flavors.read(children.workloads)
-        observed = _Observed(children.workloads, flavors, reasons)
+        flavor_by_name = await self._flavors.read(children.workloads)
+        observed = _Readings(children.workloads, flavor_by_name, reasons)
         decided = await self._decide(body, None, observed)
         outcome = await self._apply(body, decided)
         memory, refusal = self._memories.recall(key), outcome.refusal
@@ -175,7 +175,7 @@ class Reconciler:
     def _postpone(
         self, body: jobs.Body, refusal: observation.Refusal, retry_after: float | None
     ) -> None:
-        """Leave the job's creations alone for a while; the rest of its life goes on."""
+        """Leave the job's creations alone for a while; all else continues."""
         key = jobs.key_of(body)
         memory = self._memories.recall(key)
         longest = UNANSWERED_SECONDS if refusal.reason is _MAY_PASS else math.inf
@@ -199,7 +199,7 @@ class Reconciler:
         self,
         body: jobs.Body,
         refusal: observation.Refusal | None,
-        observed: _Observed,
+        observed: _Readings,
     ) -> decision.Decision:
         owner, settings = records.as_owner(body), self._engine.settings
         children = self._children.for_job(owner)
@@ -207,7 +207,7 @@ class Reconciler:
         paused_until = self._find_pause(body)
         environment = observation.Environment(
             host_ports_left=ports_left,
-            flavors=observed.flavors,
+            flavors=observed.flavor_by_name,
             restriction=await self._restrictions.find(job),
             may_create=paused_until is None,
             refusal=refusal,

@@ -30,11 +30,11 @@ LOST = dataclasses.replace(LEAVING, delete_by=NOW - obstacles.STUCK_AFTER)
         (UNLABELED, names.Reason.NAME_CONFLICT, "`kubectl delete pod/job-chief-0`"),
         (KEPT, names.Reason.DELETION_STUCK, "finalizer example.com/a,example.com/b remove it"),
         (LOST, names.Reason.DELETION_STUCK, "`kubectl delete node n1`"),
-        (LEAVING, names.Reason.NAME_HELD, "Wait: the job goes on"),
+        (LEAVING, names.Reason.NAME_HELD, "Wait: the job continues"),
         (
             dataclasses.replace(OTHER, deleting=True, delete_by=NOW),
             names.Reason.NAME_HELD,
-            "Wait: the job goes on",
+            "Wait: the job continues",
         ),
     ],
 )

@@ -135,7 +135,7 @@ def test_a_hung_replica(tmp_path: pathlib.Path, runs: trainings.Runs) -> None:
         saved = launch.newest(runs.folder)
         waiting.until(
             lambda: launch.newest(runs.folder) > saved,
-            "training goes on without it",
+            "training continues without it",
             limit=180,
             in_vain=lambda: group.end(0),
         )
