@@ -224,7 +224,7 @@ async def test_without_a_record_a_job_is_left_alone(
     await world.api.patch(JOB, {"spec": RENAMED})
     async with world.running():
         invalid = condition(world, "SpecInvalid")
-        assert "leaves the job alone" in invalid["message"]
+        assert "the operator does nothing until you do" in invalid["message"]
         assert (world.status["state"], pods(world)) == ("Running", before)
         writes = len(world.api.log)
         await world.engine.settle(seconds=1000)
