@@ -87,7 +87,7 @@ def test_an_ignored_worker_is_not_run_again_also_when_its_pod_is_removed() -> No
     assert world.status.attempt == 1
     assert "job-worker-1" not in world.pods
     assert world.status.replicas["Worker"].failed == 1
-    events = [event for event in world.events if "goes on without it" in event.message]
+    events = [event for event in world.events if "continues without it" in event.message]
     assert len(events) == 1
 
 
