@@ -23,7 +23,7 @@ def measure(size: results.Size) -> list[results.Result]:
         more={environment.CPU_DEVICES: "2"},
     )
     seconds = collections.defaultdict[str, list[float]](list)
-    for event in run.of("steps"):
+    for event in run.of_kind("steps"):
         seconds[event.facts["kind"]] += event.facts["seconds"]
     return [
         results.ratio(

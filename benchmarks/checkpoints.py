@@ -22,8 +22,8 @@ def measure(size: results.Size) -> list[results.Result]:
     saves: list[float] = []
     for _ in range(size.repeats):
         run = processes.trainer(settings, size)
-        between = [event.time for event in run.of("checkpoint")]
-        seconds = [event.number("seconds") for event in run.of("checkpoint")]
+        between = [event.time for event in run.of_kind("checkpoint")]
+        seconds = [event.number("seconds") for event in run.of_kind("checkpoint")]
         saves += seconds
         shares.append(100 * sum(seconds[1:]) / (between[-1] - between[0]))
     return [

@@ -16,7 +16,7 @@ def measure(size: results.Size) -> list[results.Result]:
     shares: list[float] = []
     for _ in range(size.repeats):
         run = processes.trainer(settings, size, source=source)
-        shares += [100 * _metric(event, "input_wait") for event in run.of("train")[1:]]
+        shares += [100 * _metric(event, "input_wait") for event in run.of_kind("train")[1:]]
     return [
         results.Result(
             what="waiting for input, MNIST example",

@@ -49,7 +49,7 @@ class Run:
     """Seconds since 1970, just before the first process was started."""
     events: list[Event]
 
-    def of(self, kind: str) -> list[Event]:
+    def of_kind(self, kind: str) -> list[Event]:
         """The events of one kind."""
         return [event for event in self.events if event.kind == kind]
 

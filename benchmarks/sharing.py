@@ -13,7 +13,7 @@ def measure(size: results.Size) -> list[results.Result]:
     """Start two processes again and again."""
     width = max(_LEAST_WIDTH, int(_WIDTHS * size.width))
     runs = [processes.script("share_memory", (width,), size, 2) for _ in range(size.repeats)]
-    shared = [run.of("shared")[0] for run in runs]
+    shared = [run.of_kind("shared")[0] for run in runs]
     more = [event.number("more") / 1e6 for event in shared]
     state = shared[0].number("bytes") / 1e6
     return [

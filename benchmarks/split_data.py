@@ -39,7 +39,7 @@ def _trained(size: results.Size, mesh: dict[str, object] | None) -> list[float]:
         mesh=mesh,
         pinned=True,
     )
-    ends = run.of("step")
+    ends = run.of_kind("step")
     return [
         statistics.median(steps.between(ends[first : first + size.steps]))
         for first in range(size.steps, len(ends), size.steps)

@@ -14,7 +14,7 @@ def measure(size: results.Size) -> list[results.Result]:
     """Build and run ranks as devices of one process."""
     measured = [_bytes(size, model) for model in _MODELS]
     run = processes.script("activations", (_STAGES, _MICROBATCHES, _ROWS), size)
-    (activations,) = run.of("held")
+    (activations,) = run.of_kind("held")
     detail = f"on average of {_STAGES} stages, of {_MICROBATCHES} microbatches in a step; "
     measured.append(
         results.Result(
@@ -55,5 +55,5 @@ def _ranks(size: results.Size, model: str, stages: int, tensor: int) -> list[flo
     run = processes.script("rank_bytes", (model, stages, tensor), size)
     return [
         max(event.number("allocated"), event.number("variables")) + event.number("gradients")
-        for event in run.of("rank")
+        for event in run.of_kind("rank")
     ]

@@ -68,10 +68,10 @@ def _trained(size: results.Size, stages: int) -> list[float]:
         mesh={"stage": stages, "microbatches": MICROBATCHES},
         pinned=True,
     )
-    return steps.between(run.of("step"))
+    return steps.between(run.of_kind("step"))
 
 
 def _single_client(size: results.Size) -> list[float]:
     arguments = (_STEPS, size.batch, STAGES, MICROBATCHES)
     run = processes.script("single_client", arguments, size, STAGES, pinned=True)
-    return steps.between(run.of("step"))
+    return steps.between(run.of_kind("step"))

@@ -13,7 +13,7 @@ def measure(size: results.Size) -> list[results.Result]:
     most = () if size.cases == results.FULL.cases else (size.cases,)
     run = processes.script("planning", (_DEVICES, size.repeats, *most), size)
     events: dict[str, list[processes.Event]] = {}
-    for event in run.of("planned"):
+    for event in run.of_kind("planned"):
         events.setdefault(event.facts["model"], []).append(event)
     seconds_by_model = {
         name: [event.number("planned") for event in runs] for name, runs in events.items()

@@ -33,7 +33,7 @@ def _compared(size: results.Size, model: str) -> results.Result:
     more = {"BENCHMARK_MODEL": model}
     arguments = (batch, *map(json.dumps, meshes.values()))
     run = processes.script("predicted", arguments, size, more=more)
-    planned = [event.number("seconds") for event in run.of("planned")]
+    planned = [event.number("seconds") for event in run.of_kind("planned")]
     measured = [_measured(size, mesh, more) for mesh in meshes.values()]
     ratios = [predicted / other for predicted, other in zip(planned, measured, strict=True)]
     return results.Result(
@@ -64,4 +64,4 @@ def _measured(size: results.Size, mesh: dict[str, object], more: dict[str, str])
         mesh=mesh or {"data": 1},
         pinned=True,
     )
-    return statistics.median(steps.between(run.of("step"))[_FIRST:])
+    return statistics.median(steps.between(run.of_kind("step"))[_FIRST:])

@@ -19,7 +19,7 @@ def measure(size: results.Size) -> list[results.Result]:
     """Count what goes over the loopback interface."""
     batch = size.batch // 2
     run = processes.script("planned_bytes", (batch, _RANKS), size)
-    planned = run.of("planned")[0].number("bytes")
+    planned = run.of_kind("planned")[0].number("bytes")
     sent = _sent(size, batch) / (_TO - _FROM)
     return [
         results.Result(

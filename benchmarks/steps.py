@@ -66,7 +66,7 @@ def _seconds(run: processes.Run, kind: str, size: results.Size) -> list[float]:
     """Seconds of a step, as a mean over each epoch but the first."""
     ends = {
         int(event.number("epoch")): event.time
-        for event in run.of(kind)
+        for event in run.of_kind(kind)
         if "step" not in event.facts or event.number("step") == event.number("epoch") * size.steps
     }
     return [(ends[epoch] - ends[epoch - 1]) / size.steps for epoch in sorted(ends) if epoch > 1]
