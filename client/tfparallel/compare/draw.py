@@ -35,7 +35,7 @@ def loss(figures: report.Pictured) -> svg.Picture:
                 places = curve.examples if label == "examples" else curve.seconds
                 means = [statistics.fmean(losses) for losses in curve.losses]
                 axis.plot(places, means, label=name, **_line(number))
-                low, high = [[of(one) for one in curve.losses] for of in (min, max)]
+                low, high = [[of(losses) for losses in curve.losses] for of in (min, max)]
                 axis.fill_between(places, low, high, color=_color(number), alpha=0.2, linewidth=0)
             axis.set_xlabel(label)
             axis.grid(visible=True)
@@ -83,9 +83,9 @@ def staleness(figures: report.Pictured) -> svg.Picture:
     with svg.canvas("staleness of the updates", width=6, height=3.2) as canvas:
         axis = canvas.figure.subplots()
         width = 0.8 / len(figures.staleness)
-        for place, (name, counts) in enumerate(figures.staleness.items()):
+        for position, (name, counts) in enumerate(figures.staleness.items()):
             shares = shares_by_staleness(counts, last)
-            shift = (place - (len(figures.staleness) - 1) / 2) * width
+            shift = (position - (len(figures.staleness) - 1) / 2) * width
             left = [value + shift for value in range(last + 1)]
             number = figures.variants.index(name)
             axis.bar(left, shares, width, label=name, color=_color(number), hatch=_hatch(number))

@@ -56,10 +56,11 @@ def run_all(
 
 
 def _check(target: measure.Target, run: records.Run) -> None:
-    known = {name for point in measure.points(run) for name in point.values}
-    if target.metric not in known:
+    metrics = {name for point in measure.points(run) for name in point.values}
+    if target.metric not in metrics:
         raise load.SpecError(
-            f"--target {target.metric}: the runs have {', '.join(sorted(known))}; give one of them"
+            f"--target {target.metric}: the runs have {', '.join(sorted(metrics))}; give one of"
+            " them"
         )
 
 
@@ -69,9 +70,9 @@ async def _run(
     folder: pathlib.Path,
     screen: progress.Screen,
 ) -> records.Run:
-    seen: list[records.Traffic] = []
+    traffic: list[records.Traffic] = []
     load_meter = machine_load.Meter()
-    with _watched(seen):
+    with _watched(traffic):
         outcome = await local_run.run(trial.source, folder, screen, wrappers=throttles)
     others = load_meter.others()
     if outcome.stopped_by is not None:
@@ -88,7 +89,7 @@ async def _run(
             step_log.read_text(encoding="utf-8"),
             summary.read_text(encoding="utf-8"),
             screen.processes,
-            seen,
+            traffic,
         )
         return dataclasses.replace(run, others=others)
     except (records.RecordsError, OSError) as error:
@@ -96,13 +97,13 @@ async def _run(
 
 
 @contextlib.contextmanager
-def _watched(seen: list[records.Traffic]) -> Iterator[None]:
+def _watched(traffic: list[records.Traffic]) -> Iterator[None]:
     """Note what our processes send while the body runs."""
     meter = network_usage.Meter(os.getpid())
 
     async def look() -> None:
         while (sent := meter.read()) is not None:
-            seen.append(records.Traffic(time.time(), sent.bytes, sent.segments))
+            traffic.append(records.Traffic(time.time(), sent.bytes, sent.segments))
             await asyncio.sleep(_TRAFFIC_SECONDS)
 
     looking = asyncio.get_running_loop().create_task(look())

@@ -49,8 +49,8 @@ class Run:
 
     def last(self, metric: str) -> float | None:
         """Return the last value of a metric."""
-        known = [mark.values[metric] for mark in self.marks if metric in mark.values]
-        return known[-1] if known else None
+        values = [mark.values[metric] for mark in self.marks if metric in mark.values]
+        return values[-1] if values else None
 
 
 def compare(places: Mapping[str, pathlib.Path], target: measure.Target | None) -> None:
@@ -64,10 +64,11 @@ def compare(places: Mapping[str, pathlib.Path], target: measure.Target | None) -
         SpecError: a run recorded nothing, or the target names no metric of theirs.
     """
     runs = [read(name, folder) for name, folder in places.items()]
-    known = set.union(*(set(values) for run in runs for values in run.values))
-    if target is not None and target.metric not in known:
+    metrics = set.union(*(set(values) for run in runs for values in run.values))
+    if target is not None and target.metric not in metrics:
         raise load.SpecError(
-            f"--target {target.metric}: the runs have {', '.join(sorted(known))}; give one of them"
+            f"--target {target.metric}: the runs have {', '.join(sorted(metrics))}; give one of"
+            " them"
         )
     target = target or measure.common_target([run.values for run in runs])
     out, _ = display.consoles()
@@ -87,7 +88,7 @@ def read(name: str, folder: pathlib.Path) -> Run:
         content = file.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
         raise load.SpecError(f"{file}: not the log of a run; give the folder of a run") from error
-    measured = [one for one in train_log.parse(content, str(file)) if one.event in _MEASURED]
+    measured = [entry for entry in train_log.parse(content, str(file)) if entry.event in _MEASURED]
     speeds = [speed for record in measured if (speed := record.examples_per_second)]
     marks = list(_marks(measured))
     if not marks:

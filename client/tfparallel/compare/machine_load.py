@@ -38,10 +38,10 @@ def _read_all() -> float | None:
         columns = _STAT.read_text(encoding="utf-8").split("\n", 1)[0].split()[1:]
     except OSError:
         return None
-    worked = (int(ticks) for place, ticks in enumerate(columns[:_COUNTED]) if place not in _IDLE)
+    worked = (int(ticks) for column, ticks in enumerate(columns[:_COUNTED]) if column not in _IDLE)
     return sum(worked) / os.sysconf("SC_CLK_TCK")
 
 
 def _read_ours() -> float:
     used = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
-    return sum(one.ru_utime + one.ru_stime for one in used)
+    return sum(usage.ru_utime + usage.ru_stime for usage in used)

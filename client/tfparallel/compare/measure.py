@@ -68,11 +68,11 @@ def points(run: records.Run) -> Iterator[Point]:
         yield Point(steps, examples, at - run.trained_from, values)
 
 
-def warm(run: records.Run) -> tuple[int, int, float]:
-    """Steps, examples and seconds once training is warm.
+def after_warmup(run: records.Run) -> tuple[int, int, float]:
+    """Return steps, examples and seconds after warm-up.
 
-    That is all epochs but the first, each from its begin to its last step; so neither evaluations
-    count nor what is between epochs. Of a run with one epoch it is the second half of its steps.
+    These are all epochs but the first, each from its start to its last step: neither evaluations
+    nor the time between epochs count. Of a run with one epoch, the second half of its steps counts.
     """
     later = run.epochs[1:]
     if later:
@@ -89,19 +89,19 @@ def warm(run: records.Run) -> tuple[int, int, float]:
 
 
 def speed(run: records.Run) -> float | None:
-    """Examples a second once training is warm; None when there was too little to tell."""
-    _, examples, seconds = warm(run)
+    """Return examples per second after warm-up; None if the run is too short."""
+    _, examples, seconds = after_warmup(run)
     return examples / seconds if seconds > 0 else None
 
 
 def step_seconds(run: records.Run) -> float | None:
-    """Seconds between two updates once training is warm."""
-    steps, _, seconds = warm(run)
+    """Return the seconds between two updates after warm-up."""
+    steps, _, seconds = after_warmup(run)
     return seconds / steps if steps else None
 
 
 def epoch_seconds(run: records.Run) -> float | None:
-    """Seconds of an epoch once training is warm; None for a run with one epoch."""
+    """Return the seconds of an epoch after warm-up; None for a run with one epoch."""
     later = run.epochs[1:]
     return statistics.fmean(epoch.seconds for epoch in later) if later else None
 
@@ -151,14 +151,14 @@ def mean_staleness(run: records.Run) -> float | None:
 
 
 def per_update(run: records.Run, of: Callable[[records.Traffic], int]) -> float | None:
-    """What the processes send for an update once training is warm, evaluations included.
+    """Return what the processes send for an update after warm-up, evaluations included.
 
     None when fewer than two moments of that time are known.
     """
     steps = run.steps
     warm_from = run.epochs[1].began if len(run.epochs) > 1 else steps[(len(steps) - 1) // 2].at
-    known = [moment for moment in run.traffic if warm_from <= moment.at <= steps[-1].at]
-    if len(known) < 2:
+    moments = [moment for moment in run.traffic if warm_from <= moment.at <= steps[-1].at]
+    if len(moments) < 2:
         return None
-    between = [step for step in steps if known[0].at < step.at <= known[-1].at]
-    return (of(known[-1]) - of(known[0])) / len(between) if between else None
+    between = [step for step in steps if moments[0].at < step.at <= moments[-1].at]
+    return (of(moments[-1]) - of(moments[0])) / len(between) if between else None

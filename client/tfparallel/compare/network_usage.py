@@ -112,16 +112,16 @@ def _answers(asked: socket.socket) -> Iterator[tuple[int, Sent]]:
 
 
 def _sent(message: bytes) -> Sent | None:
-    rest = message[_ANSWER_BYTES:]
-    while len(rest) >= _ATTRIBUTE.size:
-        length, kind = _ATTRIBUTE.unpack_from(rest)
-        info = rest[_ATTRIBUTE.size : length]
+    attributes = message[_ANSWER_BYTES:]
+    while len(attributes) >= _ATTRIBUTE.size:
+        length, kind = _ATTRIBUTE.unpack_from(attributes)
+        info = attributes[_ATTRIBUTE.size : length]
         if kind == _TCP_INFO and len(info) >= _DATA_SEGMENTS_AT + _DATA_SEGMENTS.size:
             return Sent(
                 _BYTES_ACKED.unpack_from(info, _BYTES_ACKED_AT)[0],
                 _DATA_SEGMENTS.unpack_from(info, _DATA_SEGMENTS_AT)[0],
             )
-        rest = rest[_aligned(length) :]
+        attributes = attributes[_aligned(length) :]
     return None
 
 

@@ -154,7 +154,9 @@ def _logging_steps(template: Mapping[str, Any]) -> dict[str, Any]:
     """Return the template of replicas that write the step log if they lead."""
     changed = copy.deepcopy(dict(template))
     containers = changed.setdefault("spec", {}).setdefault("containers", [])
-    container = next((one for one in containers if one.get("name") == names.CONTAINER), None)
+    container = next(
+        (container for container in containers if container.get("name") == names.CONTAINER), None
+    )
     if container is None:
         container = {"name": names.CONTAINER}
         containers.append(container)

@@ -132,7 +132,7 @@ def parse(step_log: str, summary: str, processes: int, traffic: Sequence[Traffic
 
 
 def _epochs(lines: Sequence[Mapping[str, Any]]) -> Iterator[Epoch]:
-    began = [place for place, line in enumerate(lines) if line["event"] == outputs.StepEvent.EPOCH]
+    began = [index for index, line in enumerate(lines) if line["event"] == outputs.StepEvent.EPOCH]
     for first, end in zip(began, [*began[1:], len(lines)], strict=True):
         steps = [
             Step(line["time"], line["examples"], float(line["loss"]), line.get("staleness"))

@@ -202,10 +202,10 @@ def _kept(comparison: Comparison) -> Row:
     for variant, runs in comparison.runs.items():
         even = comparison.runs[dataclasses.replace(variant, slow_worker=None)]
         pairs = [
-            (measure.speed(one), measure.speed(other))
-            for one, other in zip(runs, even, strict=True)
+            (measure.speed(run), measure.speed(other))
+            for run, other in zip(runs, even, strict=True)
         ]
-        shares = [one / other for one, other in pairs if one is not None and other]
+        shares = [speed / other for speed, other in pairs if speed is not None and other]
         cells.append(Cell(shares if variant.slow else [], len(runs)))
     return Row("speed kept with a slow worker", "share", cells)
 
@@ -309,8 +309,8 @@ def _scaled(value: float | None, factor: float) -> float | None:
 
 def _added(counted: Iterator[Mapping[int, int]]) -> Mapping[int, int]:
     total: collections.Counter[int] = collections.Counter()
-    for one in counted:
-        total.update(one)
+    for fields in counted:
+        total.update(fields)
     return dict(sorted(total.items()))
 
 

@@ -49,7 +49,7 @@ def sentence(target: str, contenders: Sequence[Contender], busy: float | None = 
     """
     if not contenders:
         return f"none reaches {target} in every run."
-    first, *others = sorted(contenders, key=lambda one: one.seconds.mean)
+    first, *others = sorted(contenders, key=lambda contender: contender.seconds.mean)
     if not others:
         return f"only {first.name} reaches {target} in every run."
     second = others[0]
@@ -62,8 +62,8 @@ def sentence(target: str, contenders: Sequence[Contender], busy: float | None = 
             f" time ({times}; {whole}). Until {target}, {first.name} takes {steps} as"
             f" {second.name}."
         )
-    spreads = [one.seconds.deviation for one in (first, second)]
-    spread = sum(one for one in spreads if one is not None)
+    spreads = [contender.seconds.deviation for contender in (first, second)]
+    spread = sum(deviation for deviation in spreads if deviation is not None)
     if second.seconds.mean - first.seconds.mean <= spread:
         return (
             f"the difference between {first.name} and {second.name} until {target} ({times}) lies"

@@ -127,14 +127,14 @@ def _convert_jobs(documents: Sequence[Mapping[str, Any]], name: str, write_defau
     reports: list[report.Report] = []
     problems: list[str] = []
     for job, kind in _jobs(documents):
-        place = f"{name}: {_name(job)}"
+        job_label = f"{name}: {_name(job)}"
         try:
             converted = _CONVERTERS[kind](job, write_defaults=write_defaults)
         except load.SpecError as error:
-            problems += [f"{place}: {problem}" for problem in error.problems]
+            problems += [f"{job_label}: {problem}" for problem in error.problems]
         else:
             by_id[id(job)] = converted.document
-            reports.append(report.Report(place, kind, converted.notices))
+            reports.append(report.Report(job_label, kind, converted.notices))
     if problems:
         raise load.SpecError(*problems)
     return _Jobs(by_id, tuple(reports))

@@ -84,15 +84,19 @@ class Recorder:
     def known(
         self,
         mapping: Mapping[str, Any],
-        known: Sequence[str],
+        known_fields: Sequence[str],
         field: str,
         difference: Difference,
     ) -> Fields:
         """Return the fields that are known and not null, and note the others."""
-        others = [str(key) for key in mapping if key not in known]
+        others = [str(key) for key in mapping if key not in known_fields]
         if others:
             self.note(field, difference, ", ".join(others))
-        return {key: value for key, value in mapping.items() if key in known and value is not None}
+        return {
+            key: value
+            for key, value in mapping.items()
+            if key in known_fields and value is not None
+        }
 
     def metadata(self, value: Any, difference: Difference) -> Fields:
         """Return metadata as a person writes it, without what the cluster wrote."""

@@ -35,20 +35,22 @@ def apply(
     metadata: conversion.Fields = {}
     for field, patch in (*_overrides(spec, recorder), *_runtime_patches(spec, recorder)):
         patch = recorder.known(patch, ("metadata", "spec"), field, TrainJobDifference.UNKNOWN)
-        place = f"{field}.spec"
-        fields = conversion.fields(patch.get("spec"), place)
-        fields = recorder.known(fields, _POD, place, TrainJobDifference.UNKNOWN)
+        field_of_pod = f"{field}.spec"
+        fields = conversion.fields(patch.get("spec"), field_of_pod)
+        fields = recorder.known(fields, _POD, field_of_pod, TrainJobDifference.UNKNOWN)
         if fields.pop("initContainers", None):
-            recorder.note(f"{place}.initContainers", TrainJobDifference.OTHER_TARGETS)
-        for change in conversion.items(fields.pop("containers", None), f"{place}.containers"):
+            recorder.note(f"{field_of_pod}.initContainers", TrainJobDifference.OTHER_TARGETS)
+        for change in conversion.items(
+            fields.pop("containers", None), f"{field_of_pod}.containers"
+        ):
             if change.pop("name", None) == _NODE:
-                known = recorder.known(
-                    change, _CONTAINER, f"{place}.containers", TrainJobDifference.UNKNOWN
+                known_fields = recorder.known(
+                    change, _CONTAINER, f"{field_of_pod}.containers", TrainJobDifference.UNKNOWN
                 )
-                _merge(container, known)
+                _merge(container, known_fields)
             else:
-                recorder.note(f"{place}.containers", TrainJobDifference.OTHER_TARGETS)
-        _merge(pod, _without_gates_of_kueue(fields, place, recorder))
+                recorder.note(f"{field_of_pod}.containers", TrainJobDifference.OTHER_TARGETS)
+        _merge(pod, _without_gates_of_kueue(fields, field_of_pod, recorder))
         _merge(metadata, conversion.fields(patch.get("metadata"), f"{field}.metadata"))
     template = {"metadata": metadata} if metadata else {}
     return {**template, "spec": {**pod, "containers": [container]}}

@@ -163,7 +163,7 @@ class _Editor:
     ) -> None:
         """Remove each entry up to the next one; the last ones from the last that stays."""
         stays = [entry not in gone for entry in node.value]
-        last = max(index for index, one in enumerate(stays) if one)
+        last = max(index for index, is_kept in enumerate(stays) if is_kept)
         for index in range(last):
             if not stays[index]:
                 start, end = (node.value[i][0].start_mark.index for i in (index, index + 1))
@@ -175,8 +175,10 @@ class _Editor:
         """Insert entries: after the short ones that a mapping begins with, else before all."""
         first = node.value[0][0]
         if node.flow_style:
-            words = "".join(f"{json.dumps(key)}: {json.dumps(v)}, " for key, v in added.items())
-            self._edit(first.start_mark.index, first.start_mark.index, words)
+            text_of_entries = "".join(
+                f"{json.dumps(key)}: {json.dumps(v)}, " for key, v in added.items()
+            )
+            self._edit(first.start_mark.index, first.start_mark.index, text_of_entries)
             return
         column = first.start_mark.column
         text = _block(added, column)
@@ -188,17 +190,17 @@ class _Editor:
                 break
             short = value
         if short is not None:
-            place = self._line_end(short.end_mark.index)
-            newline = "" if self._text[:place].endswith("\n") else "\n"
-            self._edit(place, place, newline + text)
+            index = self._line_end(short.end_mark.index)
+            newline = "" if self._text[:index].endswith("\n") else "\n"
+            self._edit(index, index, newline + text)
             return
         start = self._line_start(first.start_mark.index)
         if self._text[start : first.start_mark.index].strip():
-            place = first.start_mark.index
-            self._edit(place, place, text.lstrip(" ") + " " * column)
+            index = first.start_mark.index
+            self._edit(index, index, text.lstrip(" ") + " " * column)
             return
-        place = self._before_comments(start)
-        self._edit(place, place, text)
+        index = self._before_comments(start)
+        self._edit(index, index, text)
 
     def _before_comments(self, start: int) -> int:
         """Return where the comments begin that stand right above a line."""

@@ -55,13 +55,13 @@ def convert(
     for number, container in enumerate(_items(spec, "containers")):
         image = container.get("image") if isinstance(container, Mapping) else None
         if _TENSORFLOW_1.search(str(image)):
-            place = f"{field_of_pod}.containers[{number}].image"
-            recorder.note(place, TFJobDifference.IMAGE, str(image))
+            field_of_image = f"{field_of_pod}.containers[{number}].image"
+            recorder.note(field_of_image, TFJobDifference.IMAGE, str(image))
     if "restartPolicy" in spec:
         recorder.note(f"{field_of_pod}.restartPolicy", TFJobDifference.POD_RESTART_POLICY)
     for kind, number, key in restart_policies.find(spec):
-        place = f"{field_of_pod}.{kind}[{number}].{key}"
-        recorder.note(place, TFJobDifference.CONTAINER_RESTART_POLICY)
+        field_of_image = f"{field_of_pod}.{kind}[{number}].{key}"
+        recorder.note(field_of_image, TFJobDifference.CONTAINER_RESTART_POLICY)
     if sets_tf_config and "containers" in spec:
         spec["containers"] = [_without_tf_config(entry) for entry in _items(spec, "containers")]
         if spec["containers"] != template["spec"]["containers"]:
@@ -122,8 +122,8 @@ def _without_tf_config(container: Any) -> Any:
     ]
     if len(kept) == len(variables):
         return container
-    rest = {key: value for key, value in container.items() if key != "env" or kept}
-    return {**rest, "env": kept} if kept else rest
+    remaining = {key: value for key, value in container.items() if key != "env" or kept}
+    return {**remaining, "env": kept} if kept else remaining
 
 
 def _renamed(value: Any, selects: bool) -> Any:

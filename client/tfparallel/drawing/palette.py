@@ -74,9 +74,9 @@ def ink(color: str) -> str:
     return easier if contrast(color, easier) >= _CONTRAST else _BLACK
 
 
-def contrast(one: str, other: str) -> float:
+def contrast(first: str, other: str) -> float:
     """Return the contrast ratio of two colors, from 1 to 21 (WCAG 2.2)."""
-    darker, lighter = sorted((luminance(one), luminance(other)))
+    darker, lighter = sorted((luminance(first), luminance(other)))
     return (lighter + 0.05) / (darker + 0.05)
 
 
@@ -93,13 +93,13 @@ def _ramp(anchors: Sequence[str], count: int) -> Sequence[str]:
     """Return colors at even distances between anchors."""
     last = len(anchors) - 1
     places = [last * number / max(1, count - 1) for number in range(count)]
-    return [_between(anchors, place, last) for place in places]
+    return [_between(anchors, position, last) for position in places]
 
 
-def _between(anchors: Sequence[str], place: float, last: int) -> str:
-    index = min(int(place), last - 1)
+def _between(anchors: Sequence[str], position: float, last: int) -> str:
+    index = min(int(position), last - 1)
     pairs = zip(_channels(anchors[index]), _channels(anchors[index + 1]), strict=True)
-    mixed = (round(low + (high - low) * (place - index)) for low, high in pairs)
+    mixed = (round(low + (high - low) * (position - index)) for low, high in pairs)
     return "#" + "".join(f"{channel:02x}" for channel in mixed)
 
 

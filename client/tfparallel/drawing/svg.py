@@ -171,10 +171,10 @@ def name_ends(canvas: Canvas, axis: Any, ends: Sequence[End]) -> None:
     apart = 1.4 * SMALL_POINTS / (72 * (canvas.height - 0.8))  # 0.8 inches: title and labels
     ordered = sorted(ends, key=lambda end: end.value)
     places = [float(to_share.transform((0.0, end.value))[1]) for end in ordered]
-    for end, place in zip(ordered, _spread(places, apart), strict=True):
+    for end, height in zip(ordered, _spread(places, apart), strict=True):
         axis.annotate(
             end.name,
-            (1, place),
+            (1, height),
             (4, 0),
             xycoords="axes fraction",
             textcoords="offset points",
@@ -186,14 +186,14 @@ def name_ends(canvas: Canvas, axis: Any, ends: Sequence[End]) -> None:
 
 def _spread(places: Sequence[float], apart: float) -> Sequence[float]:
     """Move rising places apart, upwards and then down from 1, the top of the axis."""
-    rising, place = [], -apart
+    rising, height = [], -apart
     for end in places:
-        place = max(place + apart, end)
-        rising.append(place)
-    falling, place = [], 1.0 + apart
+        height = max(height + apart, end)
+        rising.append(height)
+    falling, height = [], 1.0 + apart
     for end in reversed(rising):
-        place = min(place - apart, end)
-        falling.append(place)
+        height = min(height - apart, end)
+        falling.append(height)
     return falling[::-1]
 
 

@@ -40,7 +40,7 @@ TRAINER_IMAGE = "tfparallel-trainer"
 """Named in the manifests of pods without a template; nothing is pulled here."""
 
 _NONE = datetime.timedelta()
-"""On one machine no node is drained, and a loop of failures keeps nobody else waiting."""
+"""Local runs need no settling time and no restart backoff."""
 
 _ENDING = (signal.SIGINT, signal.SIGTERM)
 
@@ -211,7 +211,7 @@ def _locked(layout: folders.Folders) -> Iterator[None]:
 
 
 def _going_on(job: types.TFParallelJob, layout: folders.Folders) -> types.TFParallelJob:
-    """Return the job as it was left in its folder: like one that was suspended and is resumed.
+    """Resume an earlier run from its folder, as a suspended job is resumed.
 
     Its next attempt has a new number, so that no writer of an earlier one is taken for it.
     """
