@@ -22,5 +22,7 @@ def divide(
         **{str(axis): mesh.degree(axis) for axis in shape.Axis}, microbatches=microbatches
     )
     batch = mesh.data * microbatches * _EXAMPLES
-    plan = plan_resolution.over(model, job_mesh, batch, hardware.DeviceCluster(devices=mesh.size))
+    plan = plan_resolution.resolve(
+        model, job_mesh, batch, hardware.DeviceCluster(devices=mesh.size)
+    )
     return partition.divide(plan.model, mesh, microbatches, order, plan.ends)

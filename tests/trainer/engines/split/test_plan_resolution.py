@@ -90,28 +90,30 @@ def test_a_run_that_fits_nowhere_says_what_is_lacking(
 def test_what_is_asked_for_is_kept_and_the_rest_is_chosen() -> None:
     model, cluster = perceptron(), hardware.DeviceCluster(processes=2)
     asked = job_file.Mesh(stage=2, microbatches=3, schedule=job_file.PipelineSchedule.GPIPE)
-    kept = plan_resolution.over(model, asked, 32, cluster, ADAM)
+    kept = plan_resolution.resolve(model, asked, 32, cluster, ADAM)
     assert kept.mesh == asked
     assert len(kept.ends) == 1
-    chosen = plan_resolution.over(model, AUTO, 32, cluster, ADAM)
+    chosen = plan_resolution.resolve(model, AUTO, 32, cluster, ADAM)
     assert chosen.plan is not None
     assert not chosen.mesh.auto
     assert chosen.mesh.over(2) == chosen.mesh
     reasons = placement_report.reasons(chosen.plan)
     assert any("The next best" in reason for reason in reasons)
-    cut = plan_resolution.over(model, job_file.Mesh(stage=2, cuts=("dense_1",)), 32, cluster, ADAM)
+    cut = plan_resolution.resolve(
+        model, job_file.Mesh(stage=2, cuts=("dense_1",)), 32, cluster, ADAM
+    )
     assert cut.plan is None
 
 
 def test_a_limit_of_memory_divides_the_model_or_says_what_is_lacking() -> None:
     model, cluster = perceptron(), hardware.DeviceCluster(processes=4)
-    whole = plan_resolution.over(model, job_file.Mesh(data=4), 32, cluster, ADAM).plan
+    whole = plan_resolution.resolve(model, job_file.Mesh(data=4), 32, cluster, ADAM).plan
     assert whole is not None
     peak = whole.stages[0].holds.peak
 
     def limited(memory: int) -> plan_resolution.ResolvedPlan:
         device = hardware.Device(memory=memory)
-        return plan_resolution.over(
+        return plan_resolution.resolve(
             model, AUTO, 32, dataclasses.replace(cluster, device=device), ADAM
         )
 
@@ -124,9 +126,9 @@ def test_a_limit_of_memory_divides_the_model_or_says_what_is_lacking() -> None:
 def test_an_optimizer_that_cannot_train_parts_leaves_tensor_out() -> None:
     cluster = hardware.DeviceCluster(processes=4, device=hardware.Device(memory=2**62))
     lamb = keras.optimizers.Lamb()
-    assert plan_resolution.over(perceptron(), AUTO, 32, cluster, lamb).mesh.tensor == 1
+    assert plan_resolution.resolve(perceptron(), AUTO, 32, cluster, lamb).mesh.tensor == 1
     with pytest.raises(errors.UserCodeError, match="The optimizer Lamb takes the norms"):
-        plan_resolution.over(perceptron(), job_file.Mesh(tensor=4), 32, cluster, lamb)
+        plan_resolution.resolve(perceptron(), job_file.Mesh(tensor=4), 32, cluster, lamb)
 
 
 def test_the_least_memory_counts_and_plans_are_compared() -> None:
@@ -136,7 +138,7 @@ def test_the_least_memory_counts_and_plans_are_compared() -> None:
     )
     assert plan_resolution.devices_of(AUTO, together, 2).device.memory == 5
     assert plan_resolution.devices_of(AUTO, together, 2).device.memory is None
-    planned_mesh = plan_resolution.over(
+    planned_mesh = plan_resolution.resolve(
         perceptron(), job_file.Mesh(stage=2), 32, hardware.DeviceCluster(processes=2)
     )
     plan_resolution.compare(planned_mesh, agreement.Peers())

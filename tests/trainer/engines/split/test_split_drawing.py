@@ -64,7 +64,7 @@ def part_drawn() -> int:
     tf.config.experimental.reset_memory_stats("CPU:0")
     before = tf.config.experimental.get_memory_info("CPU:0")["current"]
     parts = {"table": (slice(300_000, 302_000), slice(8, 16))}
-    ((key, value),) = initial_values.of({"table": table}, parts)
+    ((key, value),) = initial_values.draw_values({"table": table}, parts)
     peak = tf.config.experimental.get_memory_info("CPU:0")["peak"] - before
     assert (key, value.shape) == ("table", (2_000, 8))
     np.testing.assert_array_equal(value, np.asarray(table.value)[300_000:302_000, 8:16])

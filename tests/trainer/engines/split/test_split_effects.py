@@ -296,6 +296,6 @@ def test_a_layer_without_a_gradient_is_traced() -> None:
     model = recording.record(keras.Model(inputs, layer(inputs)))
     assert step_effects.known(model, model.nodes[0]) is None
     (output,) = model.output_tensors()
-    effects = step_effects.of(model, [output], is_divided=True)
+    effects = step_effects.find_effects(model, [output], is_divided=True)
     assert effects.constant_weights == {"model/1/0", "model/1/1"}
     assert effects.constant_tensors == {0}

@@ -214,9 +214,9 @@ def test_parts_are_those_of_the_whole_model(name: str) -> None:
             key: (slice(half * (array.shape[0] // 2), (half + 1) * (array.shape[0] // 2)),)
             for key, array in whole.items()
         }
-        for key, part in initial_values.of(skeleton_weights, parts):
+        for key, part in initial_values.draw_values(skeleton_weights, parts):
             np.testing.assert_array_equal(part, whole[key][parts[key]])
-    for key, value in initial_values.of(skeleton_weights, dict.fromkeys(whole, ())):
+    for key, value in initial_values.draw_values(skeleton_weights, dict.fromkeys(whole, ())):
         np.testing.assert_array_equal(value, whole[key])
 
 
@@ -233,7 +233,7 @@ def drawn_one_by_one() -> tuple[int, int]:
     weights = keys.of_weights(split_models.bare(large))
     kept = tf.config.experimental.get_memory_info("CPU:0")["current"] - before
     tf.config.experimental.reset_memory_stats("CPU:0")
-    parts = dict(initial_values.of(weights, dict.fromkeys(weights, (slice(0, 8),))))
+    parts = dict(initial_values.draw_values(weights, dict.fromkeys(weights, (slice(0, 8),))))
     assert len(parts) == 8
     return kept, tf.config.experimental.get_memory_info("CPU:0")["peak"] - before
 

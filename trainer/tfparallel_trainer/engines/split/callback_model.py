@@ -81,7 +81,7 @@ class SplitModelAccess:
                 "excess": excess,
             }
             content = json.dumps(news).encode() + _END + answer
-        received, _, answer = self._together.tell(content).partition(_END)
+        received, _, answer = self._together.broadcast(content).partition(_END)
         news = json.loads(received)
         if news["excess"]:
             raise errors.UserCodeError(news["excess"]).on_every_process()

@@ -5,7 +5,8 @@ from collections.abc import Sequence
 
 from tfparallel_trainer import tasks
 from tfparallel_trainer.comms import shape
-from tfparallel_trainer.contract import job_file, limits, plain_text, plan, progress
+from tfparallel_trainer.contract import job_file, limits, plain_text, progress
+from tfparallel_trainer.contract.plan import Plan
 from tfparallel_trainer.engines.split.model import graph
 from tfparallel_trainer.engines.split.pipeline import cutting
 
@@ -33,7 +34,7 @@ def describe(
     model_stages: Sequence[cutting.ModelStage],
     parameter_bytes: Sequence[int],
     busy_seconds: Sequence[float] | None = None,
-    expected: plan.Plan | None = None,
+    expected: Plan | None = None,
 ) -> progress.Placement:
     """Say where the parts of a model are.
 
@@ -78,7 +79,7 @@ def describe(
     )
 
 
-def reasons(plan: plan.Plan) -> tuple[str, ...]:
+def reasons(plan: Plan) -> tuple[str, ...]:
     """Why a plan was chosen, as far as a report has room."""
     shown = plan.reasons[: limits.MAX_REASONS]
     return tuple(limits.printable(reason, limits.MAX_REASON_LETTERS) for reason in shown)

@@ -10,7 +10,8 @@ import tensorflow as tf
 
 from tfparallel_trainer import errors
 from tfparallel_trainer.comms import agreement
-from tfparallel_trainer.contract import job_file, plan
+from tfparallel_trainer.contract import job_file
+from tfparallel_trainer.contract.plan import Plan
 from tfparallel_trainer.engines.split.model import graph
 from tfparallel_trainer.engines.split.pipeline import cutting
 from tfparallel_trainer.engines.split.planning import choose, hardware, planner, search_space
@@ -37,11 +38,11 @@ class ResolvedPlan:
     """Its nodes are in the order in which stages have them."""
     ends: tuple[int, ...]
     """Behind how many nodes each stage but the last one ends."""
-    plan: plan.Plan | None
+    plan: Plan | None
     """What the planner expects; None where the job file says where to cut."""
 
 
-def over(
+def resolve(
     model: graph.Graph,
     job_mesh: job_file.Mesh,
     batch: int,

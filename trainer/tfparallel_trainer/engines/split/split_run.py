@@ -8,7 +8,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from tfparallel_trainer import errors, settings
+from tfparallel_trainer import errors
 from tfparallel_trainer.checkpoint import files
 from tfparallel_trainer.comms import agreement, shape
 from tfparallel_trainer.contract import job_file, outputs, plan, progress
@@ -23,6 +23,7 @@ from tfparallel_trainer.engines.split.referee import examination, single_process
 from tfparallel_trainer.engines.split.state import persistence
 from tfparallel_trainer.objective import checks, independence, likeness, replica
 from tfparallel_trainer.reporting import console
+from tfparallel_trainer.settings import Settings
 from tfparallel_trainer.storage import folder
 
 
@@ -96,7 +97,7 @@ class SplitRun(engine.RunTemplate):
         context = self.context
         model = skeleton.recorded(context.module, bare)
         skeleton.compile_model(context.module, bare)  # not before: it could not be recorded
-        self._plan = plan_resolution.over(
+        self._plan = plan_resolution.resolve(
             model,
             self._job_mesh,
             context.settings.job.trainer.global_batch_size,
@@ -207,7 +208,7 @@ class SplitRun(engine.RunTemplate):
         folder.Folder(self.context.settings.output_dir).write(outputs.PIPELINE, text.encode())
 
 
-def _mesh_of(settings: settings.Settings, count: int) -> job_file.Mesh:
+def _mesh_of(settings: Settings, count: int) -> job_file.Mesh:
     """The job's mesh, all axes numbers that devices and batch fit; or the planner's to choose."""
     job_mesh = settings.job.mesh or job_file.Mesh()  # the job file is refused without it
     if job_mesh.auto:

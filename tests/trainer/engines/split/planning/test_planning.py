@@ -54,7 +54,7 @@ def subject_of(
     slots_of_weights, fixed = planner.optimizer_state(
         optimizer or keras.optimizers.Adam(), recorded.variables
     )
-    known_costs = model_costs.of(recorded, slots_of_weights, fixed)
+    known_costs = model_costs.estimate_costs(recorded, slots_of_weights, fixed)
     return costs.Subject(
         model=recorded,
         costs=known_costs,
@@ -264,8 +264,8 @@ def test_an_open_length_has_to_be_declared() -> None:
 
     recorded = recording.record(split_models.bare(build))
     with pytest.raises(errors.BadConfigurationError, match=r"words .* --length"):
-        model_costs.of(recorded, {})
-    assert model_costs.of(recorded, {}, length=7).nodes[1].flops > 0
+        model_costs.estimate_costs(recorded, {})
+    assert model_costs.estimate_costs(recorded, {}, length=7).nodes[1].flops > 0
 
 
 def test_the_operations_of_known_networks() -> None:
@@ -282,7 +282,9 @@ def test_attention_of_rows_to_themselves_has_operations() -> None:
     first_input = keras.Input((6, 4))
     alone = keras.layers.Attention()([first_input, first_input])
     model = keras.Model(first_input, keras.layers.Attention()([alone, first_input]))
-    first, second = (node.flops for node in model_costs.of(recording.record(model), {}).nodes[-2:])
+    first, second = (
+        node.flops for node in model_costs.estimate_costs(recording.record(model), {}).nodes[-2:]
+    )
     assert first == second == 6 * 6 * (4 * 4 + 5)
 
 

@@ -16,7 +16,8 @@ from tfparallel_trainer.engines.split.execution import (
 )
 from tfparallel_trainer.engines.split.layers import adjoint
 from tfparallel_trainer.engines.split.model import graph
-from tfparallel_trainer.engines.split.pipeline import cutting, partition, programs, schedule
+from tfparallel_trainer.engines.split.pipeline import cutting, programs, schedule
+from tfparallel_trainer.engines.split.pipeline.partition import Partition
 from tfparallel_trainer.objective import checks, gradients, loss
 
 
@@ -36,7 +37,7 @@ class TrainingWorker(stage_worker.StageWorker):
     def __init__(
         self,
         rank: rank_model.RankModel,
-        partition: partition.Partition,
+        partition: Partition,
         workload: stage_worker.Workload,
         division: head.LossDivision,
     ) -> None:

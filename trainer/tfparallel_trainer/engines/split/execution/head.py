@@ -204,14 +204,14 @@ def _identities(skeleton: Any, model: graph.Graph) -> Any:
 
 
 class LossDivision(enum.Enum):
-    """When the denominators of the loss over a whole batch are known."""
+    """When the denominators of the loss over the whole batch are known."""
 
     AHEAD = "ahead"
-    """Always: they are in proportion to those of its parts."""
+    """Before the step: they are proportional to the examples of each part."""
     BETWEEN = "between"
-    """When all microbatches have gone forward and none backward."""
+    """After all forward passes, before the first backward pass."""
     LAST = "last"
-    """When all is done; then there is one loss only, whose gradients are divided in the end."""
+    """Only after the backward pass: a single loss's gradients are divided at the end."""
 
 
 def division_of(

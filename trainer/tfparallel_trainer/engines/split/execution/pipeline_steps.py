@@ -24,7 +24,8 @@ from tfparallel_trainer.engines.split.execution import (
     stage_worker,
     step_reduction,
 )
-from tfparallel_trainer.engines.split.pipeline import cutting, partition, programs, schedule
+from tfparallel_trainer.engines.split.pipeline import cutting, programs, schedule
+from tfparallel_trainer.engines.split.pipeline.partition import Partition
 from tfparallel_trainer.objective import evaluate, synchrony, train
 from tfparallel_trainer.objective.referee import trials
 
@@ -117,7 +118,7 @@ class TrainStep(engine.Step):
             divided = self._ranks
             head.check_loss(divided.local[0].head, divided.partition.model, part, self._targets)
 
-    def trial(self, divided: partition.Partition, shares: stage_worker.Shares) -> Any:
+    def trial(self, divided: Partition, shares: stage_worker.Shares) -> Any:
         """Trace the step of a check on a few examples.
 
         The concrete function takes the step's number and the parts of this process. It gives the
@@ -151,7 +152,7 @@ class TrainStep(engine.Step):
         )
 
     def _reduction(
-        self, divided: partition.Partition, workload: stage_worker.Workload, signals: tf.Tensor
+        self, divided: Partition, workload: stage_worker.Workload, signals: tf.Tensor
     ) -> step_reduction.Reduction:
         """Let the ranks go through a batch, up to the sums of their gradients."""
         between, division = self._ranks.between, self._ranks.division
@@ -253,7 +254,7 @@ _Reduce = Callable[[tuple[int, ...], programs.Sum, Sequence[int]], None]
 
 
 def _emit(
-    partition: partition.Partition,
+    partition: Partition,
     lists: Mapping[int, Sequence[programs.Step]],
     workers: Mapping[int, stage_worker.StageWorker],
     between: rank_transport.RankTransport,
@@ -274,7 +275,7 @@ def _emit(
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class _Tracer:
-    partition: partition.Partition
+    partition: Partition
     workers: Mapping[int, stage_worker.StageWorker]
     between: rank_transport.RankTransport
     reduce: _Reduce | None

@@ -21,8 +21,10 @@ from tfparallel_trainer.engines.split.model import (
     recording,
     variable_identity,
 )
-from tfparallel_trainer.engines.split.pipeline import cutting, partition
+from tfparallel_trainer.engines.split.pipeline import cutting
+from tfparallel_trainer.engines.split.pipeline.partition import Partition
 from tfparallel_trainer.objective import evaluate, gradients, lookups, replica
+from tfparallel_trainer.objective.gradients import Kind
 
 
 class Clock:
@@ -99,7 +101,7 @@ class RankModel:
         return bool(self.stage.outputs)
 
     @property
-    def speaks(self) -> bool:
+    def reports_loss(self) -> bool:
         """Whether it tells the loss and the metrics: of ranks that compute the same, one does."""
         return self.is_last and self.is_first
 
@@ -108,7 +110,7 @@ class RankModel:
         """Whether it is the first of the ranks that split the same layers."""
         return not any(self.coordinates[axis] for axis in layout.AXES)
 
-    def kind(self, key: str, gradient: Any) -> gradients.Kind:
+    def kind(self, key: str, gradient: Any) -> Kind:
         """Of what kind a gradient of a weight is that its nodes lead to."""
         return gradients.classify(gradient, self.rows.get(key, ()))
 
@@ -131,7 +133,7 @@ class RankModel:
 def build(
     module: user.Module,
     skeleton: Any,
-    partition: partition.Partition,
+    partition: Partition,
     index: int,
     device: str,
     sample: Any,
@@ -148,7 +150,7 @@ def build(
         communicator = collectives.Communicator.of(data, index, device)
         # First, because compile_model may give variables attributes, which a rank's have as well.
         compiled = head.build(module, skeleton, partition.model, communicator, sample)
-        values = dict(initial_values.of(partition.model.variables, keys))
+        values = dict(initial_values.draw_values(partition.model.variables, keys))
         seeds = {key: values.pop(key) for key in keys if key.startswith(recording.SEED_PREFIX)}
         weights = {
             key: variable_identity.variable_like(partition.model.variables[key], values.pop(key))

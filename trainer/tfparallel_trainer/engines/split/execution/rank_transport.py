@@ -12,8 +12,9 @@ from typing import Any
 import tensorflow as tf
 
 from tfparallel_trainer.comms import collectives
-from tfparallel_trainer.engines.split.pipeline import partition
+from tfparallel_trainer.engines.split.pipeline.partition import Partition
 from tfparallel_trainer.objective import gradients, lookups
+from tfparallel_trainer.objective.gradients import Kind
 
 _CARRIED = (tf.bool, tf.float16, tf.float32, tf.float64, tf.int32, tf.int64)
 """The types that broadcasts take."""
@@ -22,7 +23,7 @@ _CARRIED = (tf.bool, tf.float16, tf.float32, tf.float64, tf.int32, tf.int64)
 class RankTransport:
     """This process's ends of all groups."""
 
-    def __init__(self, partition: partition.Partition, devices: Mapping[int, str]) -> None:
+    def __init__(self, partition: Partition, devices: Mapping[int, str]) -> None:
         """Take the devices of this process by their ranks."""
         self._partition = partition
         self._devices = devices
@@ -74,7 +75,7 @@ class RankTransport:
         self,
         ranks: tuple[int, ...],
         local_gradients: Mapping[int, Sequence[Any]],
-        kinds: Mapping[int, Sequence[gradients.Kind]],
+        kinds: Mapping[int, Sequence[Kind]],
         variables: Mapping[int, Sequence[Any]],
         also: Mapping[int, Sequence[tf.Tensor]] = MappingProxyType({}),
     ) -> dict[int, list[Any]]:
@@ -114,7 +115,7 @@ class RankTransport:
         }
 
 
-def add(parts: Sequence[Any], kinds: Sequence[gradients.Kind]) -> Any:
+def add(parts: Sequence[Any], kinds: Sequence[Kind]) -> Any:
     """Add gradients of one variable up, of which some may be None; sparse ones stay sparse."""
     pairs = [(part, kind) for part, kind in zip(parts, kinds, strict=True) if part is not None]
     if len(pairs) < 2:

@@ -29,7 +29,7 @@ from tfparallel_trainer.engines.split.model import (
     step_effects,
     variable_identity,
 )
-from tfparallel_trainer.engines.split.pipeline import partition
+from tfparallel_trainer.engines.split.pipeline.partition import Partition
 from tfparallel_trainer.objective import checks, evaluate, metrics, synchrony
 
 _BROADCAST_BYTES = 1024
@@ -43,7 +43,7 @@ _COMBINED = ((collectives.Program.COMPARE, 1 << 10), (collectives.Program.SAMPLE
 class Ranks:
     """The ranks of this process and how they meet all others."""
 
-    partition: partition.Partition
+    partition: Partition
     local: Sequence[rank_model.RankModel]
     between: rank_transport.RankTransport
     division: head.LossDivision
@@ -117,7 +117,7 @@ class Ranks:
         """Whether this process has the first rank."""
         return self.local[0].index == 0
 
-    def tell(self, content: bytes) -> bytes:
+    def broadcast(self, content: bytes) -> bytes:
         """Give what the process of the first rank gives to all; what others give is not used."""
         if self.partition.mesh.size == len(self.local):
             return content
@@ -185,7 +185,7 @@ class Ranks:
 
             def parts(rank: rank_model.RankModel) -> list[tf.Tensor]:
                 contributions = metrics.contributions(rank.head)
-                if not rank.speaks:
+                if not rank.reports_loss:
                     contributions = [tf.zeros_like(contribution) for contribution in contributions]
                 return [tensor if rank is first else tf.zeros_like(tensor), *contributions]
 
@@ -265,7 +265,7 @@ class Ranks:
 def build(
     module: user.Module,
     skeleton: Any,
-    partition: partition.Partition,
+    partition: Partition,
     places: Mapping[int, str],
     examples: batching.Source,
 ) -> Ranks:
@@ -310,13 +310,13 @@ def build(
 
 
 def _effects(
-    module: user.Module, rank: rank_model.RankModel, partition: partition.Partition, sample: Any
+    module: user.Module, rank: rank_model.RankModel, partition: Partition, sample: Any
 ) -> step_effects.Effects:
     """What a step does to the model; a UserCodeError if it assigns what two stages have."""
     model = partition.model
     outputs = head.outputs_with_gradient(module, rank.head, model, sample)
     is_divided = partition.mesh.data * partition.microbatches > 1
-    result = step_effects.of(model, outputs, is_divided=is_divided)
+    result = step_effects.find_effects(model, outputs, is_divided=is_divided)
     for stage in partition.stages:
         for key, owner in stage.borrowed:
             if key in result.assigned:
@@ -324,7 +324,7 @@ def _effects(
     return result
 
 
-def _check(partition: partition.Partition) -> None:
+def _check(partition: Partition) -> None:
     """Raise a UserCodeError if two stages call a layer that gathers statistics."""
     gathered = recording.gathered(partition.model)
     for stage in partition.stages:

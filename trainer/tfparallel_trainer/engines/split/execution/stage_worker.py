@@ -10,10 +10,12 @@ import tensorflow as tf
 
 from tfparallel_trainer import errors
 from tfparallel_trainer.data import nest, order
-from tfparallel_trainer.engines.split.execution import ordering, rank_model
+from tfparallel_trainer.engines.split.execution import rank_model
+from tfparallel_trainer.engines.split.execution.ordering import OrderingScope
 from tfparallel_trainer.engines.split.layers import sharded
 from tfparallel_trainer.engines.split.model import graph, interpreter, step_effects
-from tfparallel_trainer.engines.split.pipeline import cutting, partition, programs, schedule
+from tfparallel_trainer.engines.split.pipeline import cutting, programs, schedule
+from tfparallel_trainer.engines.split.pipeline.partition import Partition
 from tfparallel_trainer.objective import loss, synchrony
 
 _BORROWED = 1 << 16
@@ -49,13 +51,13 @@ class StageWorker:
     def __init__(
         self,
         rank: rank_model.RankModel,
-        partition: partition.Partition,
+        partition: Partition,
         workload: Workload,
         *,
         training: bool,
     ) -> None:
         self.rank = rank
-        self.ordering = ordering.OrderingScope(rank.device)
+        self.ordering = OrderingScope(rank.device)
         self._partition = partition
         self._workload = workload
         self._training = training

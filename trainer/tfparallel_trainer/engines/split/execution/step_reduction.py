@@ -15,11 +15,12 @@ from tfparallel_trainer.comms import shape
 from tfparallel_trainer.engines.split.execution import backward, head, rank_transport
 from tfparallel_trainer.engines.split.pipeline import programs
 from tfparallel_trainer.objective import gradients, lookups
+from tfparallel_trainer.objective.gradients import Form, Kind
 
-Kinds = dict[int, list[gradients.Kind]]
+Kinds = dict[int, list[Kind]]
 """The kinds of each rank's gradients, which a rank without examples cannot find out."""
 
-_Summands = Callable[[int], tuple[list[Any], list[gradients.Kind]]]
+_Summands = Callable[[int], tuple[list[Any], list[Kind]]]
 """Returns the gradients of some weights that a rank adds, and their kinds."""
 
 
@@ -126,7 +127,7 @@ class Reduction:
         if key not in first.gradients or key in first.effects.constant_weights:
             return
 
-        def summands(index: int) -> tuple[list[Any], list[gradients.Kind]]:
+        def summands(index: int) -> tuple[list[Any], list[Kind]]:
             worker = self._workers[index]
             summand = self._shared(key, worker.gradients[key], worker.rank.weights[key])
             # Each stage's look-ups are look-ups of their own.
@@ -144,7 +145,7 @@ class Reduction:
             if gradient is not None:
                 return rank_transport.here(gradient)
             batch = lookups.Lookup(of_batch=True)
-            return gradients.zeros([gradients.Kind(gradients.Form.SPARSE, (batch,))], [weight])[0]
+            return gradients.zeros([Kind(Form.SPARSE, (batch,))], [weight])[0]
         dense = tf.zeros(weight.shape, weight.dtype) if gradient is None else gradient
         return tf.ensure_shape(tf.convert_to_tensor(dense), weight.shape)
 
@@ -157,7 +158,7 @@ class Reduction:
         if not keys or not first.examples:
             return
 
-        def summands(index: int) -> tuple[list[Any], list[gradients.Kind]]:
+        def summands(index: int) -> tuple[list[Any], list[Kind]]:
             worker = self._workers[index]
             parts = [rank_transport.here(worker.gradients[key]) for key in keys]
             return parts, list(map(worker.rank.kind, keys, parts))
@@ -191,7 +192,7 @@ class Reduction:
         """Add gradients up over the data axis; gives the sums of a tensor, if there is one."""
         keys = list(self._workers[participants[0]].gradients)
 
-        def summands(index: int) -> tuple[list[Any], list[gradients.Kind]]:
+        def summands(index: int) -> tuple[list[Any], list[Kind]]:
             worker = self._workers[index]
             if not worker.examples:
                 weights = list(worker.rank.trained.values())

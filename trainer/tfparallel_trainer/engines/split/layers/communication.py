@@ -5,7 +5,7 @@ import enum
 import math
 from collections.abc import Sequence
 
-from tfparallel_trainer.comms import shape
+from tfparallel_trainer.comms.shape import Axis
 from tfparallel_trainer.engines.split.layers import layout
 from tfparallel_trainer.engines.split.model import graph
 from tfparallel_trainer.engines.split.pipeline import schedule
@@ -27,7 +27,7 @@ class Traffic:
     """One operation of a group of ranks, for each microbatch."""
 
     kind: CollectiveKind
-    axis: shape.Axis
+    axis: Axis
     work: schedule.Pass
     shape: tuple[int | None, ...]
     """Of the tensor that each rank brings. None: of the batch or the data; counts as 1."""

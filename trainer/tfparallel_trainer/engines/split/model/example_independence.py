@@ -1,4 +1,4 @@
-"""Refuses models of which nothing shows that they compute each example by itself.
+"""Rejects models that may mix the examples of a batch.
 
 A mesh divides a batch over its data axis and into microbatches. So what a model gives for an
 example may depend neither on the others, nor on their number, nor on its place among them. Keras'
@@ -21,8 +21,8 @@ from tfparallel_trainer import errors
 from tfparallel_trainer.engines.split.model import graph, interpreter, operations, recording
 from tfparallel_trainer.objective import trial
 
-_UNLIKE = {"Concatenate", "CutMix", "MixUp", "Softmax", "UnitNormalization"}
-"""Keras' layers that may work along the batch, unlike all others."""
+_BATCH_MIXERS = {"Concatenate", "CutMix", "MixUp", "Softmax", "UnitNormalization"}
+"""Keras layers that may act along the batch dimension."""
 
 _FIRST, _MOVED, _STAYING = (0, 1, 2), (3, 0, 4, 1), (0, 3, 4)
 """Which examples are in the first batch of a trial, and in the second: 0 is in both."""
@@ -60,10 +60,10 @@ def check(model: graph.Graph) -> None:
         if front is not None:
             fronts |= dict.fromkeys(outputs, front)
             continue
-        likeness = _likeness(model, node, outputs, fronts)
-        if likeness not in tried:
-            tried[likeness] = _tried_fronts(model, node, outputs, fronts)
-        fronts |= dict(zip(outputs, tried[likeness], strict=True))
+        trial_key = _trial_key(model, node, outputs, fronts)
+        if trial_key not in tried:
+            tried[trial_key] = _tried_fronts(model, node, outputs, fronts)
+        fronts |= dict(zip(outputs, tried[trial_key], strict=True))
 
 
 def _known_front(
@@ -87,15 +87,15 @@ def _known_front(
     else:
         leads = all(graph_tensor.batch == 0 for graph_tensor in tensors)
         is_known = leads and not (
-            type(node.calls).__name__ in _UNLIKE or operations.runs_code_of_user(node)
+            type(node.calls).__name__ in _BATCH_MIXERS or operations.runs_code_of_user(node)
         )
     return next(iter(fronts)) if is_known else None
 
 
-def _likeness(
+def _trial_key(
     model: graph.Graph, node: graph.Node, outputs: Sequence[int], fronts: Mapping[int, int]
 ) -> str:
-    """What two nodes have in common that need one trial only; layers have weights of their own."""
+    """Cache key: operations with equal keys share one trial; layers have weights of their own."""
     if node.kind is not graph.NodeKind.OPERATION:
         return node.name
 

@@ -32,7 +32,9 @@ Rows = Callable[[int, int], Any]
 """Draws the rows of one variable from one up to another, as an array."""
 
 
-def of(variables: Mapping[str, Any], parts: Mapping[str, shard.Part]) -> Iterator[tuple[str, Any]]:
+def draw_values(
+    variables: Mapping[str, Any], parts: Mapping[str, shard.Part]
+) -> Iterator[tuple[str, Any]]:
     """Give key and part of the initial values of some variables, one variable after the other.
 
     In memory is what the caller keeps, and at most one small variable or a block of a large one. A

@@ -69,7 +69,7 @@ class NodeEffects:
     """Keys of the weights that it assigns, and whether the examples decide what they become."""
 
 
-def of(model: graph.Graph, outputs: Collection[int], *, is_divided: bool) -> Effects:
+def find_effects(model: graph.Graph, outputs: Collection[int], *, is_divided: bool) -> Effects:
     """Tell what a step does to a model.
 
     A weight that takes a gradient as its value is a UserCodeError. Where a batch is divided, so is

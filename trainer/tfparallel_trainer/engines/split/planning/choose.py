@@ -20,20 +20,20 @@ from tfparallel_trainer.engines.split.planning import (
 )
 
 MOST_CUTS = 160
-"""So many downsets are looked at. A chain with fewer nodes is cut exactly."""
+"""Maximum number of downsets to search. A shorter chain is solved exactly."""
 
 NEARLY = 0.02
-"""So much longer than the shortest step one may take whose stages hold weights and their state more
-evenly: an estimate is not better than that, and no plan may be 5 % worse than the best of all."""
+"""Prefer more even memory if the step is longer by at most this share. Estimates are no more
+precise, and no plan may be 5 % worse than the best of all."""
 
 _GRAIN = 0.01
-"""Of an even share of weights and their state: smaller differences are none."""
+"""Share of an even division of weights and state below which differences are ignored."""
 
 _COMPARED = 8
-"""So many of the best settings are run in thought; the others are known well enough."""
+"""Number of top settings to simulate."""
 
 _SHOWN = 5
-"""Alternatives that a plan tells, of those that are possible and of those that are not."""
+"""Alternatives shown per group (feasible, infeasible)."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

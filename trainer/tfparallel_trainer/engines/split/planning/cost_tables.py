@@ -16,6 +16,7 @@ from tfparallel_trainer.engines.split.planning import (
     parameter_memory,
     search_space,
 )
+from tfparallel_trainer.engines.split.planning.blocks import Block
 
 _ADDING = 3.0
 """Bytes read and written for each byte of a gradient that is added to another one."""
@@ -33,7 +34,7 @@ class Tables:
     def __init__(
         self,
         subject: costs.Subject,
-        block_graph: Sequence[blocks.Block],
+        block_graph: Sequence[Block],
         downsets: Sequence[int],
         shardings: Sequence[costs.Sharding],
     ) -> None:

@@ -22,7 +22,7 @@ _PER_ELEMENT_NORMALISED = 8.0
 _PER_ELEMENT_SOFTMAX = 5.0
 
 
-def of(node: graph.Node, inputs: Sequence[Shape], outputs: Sequence[Shape]) -> float:
+def count_flops(node: graph.Node, inputs: Sequence[Shape], outputs: Sequence[Shape]) -> float:
     """Count the operations of a node."""
     if node.kind is not graph.NodeKind.LAYER:
         return _operation(node, inputs, outputs)

@@ -11,7 +11,7 @@ from tfparallel_trainer.engines.split.model import graph, recording
 from tfparallel_trainer.engines.split.planning import activation_memory, costs, flops
 
 
-def of(
+def estimate_costs(
     model: graph.Graph,
     slots: Mapping[str, int],
     fixed_slots: int = 0,
@@ -80,7 +80,7 @@ class _Measures:
         inner += sum(self.sizes[number] for number in node.outputs if number in self.ends)
         trained = sum(_bytes(variable) for variable in variables if variable.trainable)
         return costs.NodeCost(
-            flops=rows * flops.of(node, forms, outputs),
+            flops=rows * flops.count_flops(node, forms, outputs),
             tensor_bytes=moved,
             weight_bytes=sum(map(_bytes, variables)),
             gradient_bytes=0.0 if isinstance(node.calls, keras.layers.Embedding) else trained,

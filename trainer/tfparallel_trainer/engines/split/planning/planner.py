@@ -25,6 +25,7 @@ from tfparallel_trainer.engines.split.planning import (
     model_costs,
     search_space,
 )
+from tfparallel_trainer.engines.split.planning.costs import NodeTime, Sharding, ShardingsOf, Subject
 
 _IN_TURN = (keras.optimizers.Adafactor, keras.optimizers.Muon)
 """They compute norms and products of a weight's gradient, which come one after the other."""
@@ -75,9 +76,9 @@ def subject(
     optimizer: Any,
     cluster: hardware.DeviceCluster,
     length: int | None = None,
-    measured: Sequence[costs.NodeTime] | None = None,
-) -> costs.Subject:
-    """Put together what the planner asks for; raises as `model_costs.of` and `slots.of` do.
+    measured: Sequence[NodeTime] | None = None,
+) -> Subject:
+    """Collect what the planner needs; raises as `model_costs.estimate_costs` and `slots.of` do.
 
     Args:
         optimizer: the one that the user compiled it with; None: nothing of it is counted.
@@ -87,10 +88,10 @@ def subject(
     state_bytes, fixed = (
         ({}, 0) if optimizer is None else optimizer_state(optimizer, model.variables)
     )
-    model_costs_known = model_costs.of(
+    model_costs_known = model_costs.estimate_costs(
         model, state_bytes, fixed, length, optimizer_copies(optimizer)
     )
-    return costs.Subject(
+    return Subject(
         model=model,
         costs=model_costs_known,
         times=measured
@@ -136,14 +137,14 @@ def optimizer_copies(optimizer: Any) -> float:
     return 0.0 if isinstance(inner, _IN_TURN) else 1.0
 
 
-def shardings_of(model: graph.Graph, optimizer: Any = None) -> costs.ShardingsOf:
+def shardings_of(model: graph.Graph, optimizer: Any = None) -> ShardingsOf:
     """Give the ways of a model's nodes on any mesh.
 
     They raise where a degree would divide nothing, where a layer cannot be split as the user chose,
     and where the optimizer cannot train parts.
     """
 
-    def on(mesh: shape.Mesh) -> Sequence[costs.Sharding]:
+    def on(mesh: shape.Mesh) -> Sequence[Sharding]:
         degrees = {axis: mesh.degree(axis) for axis in layout.AXES}
         if not model.sharding_overrides and all(degree == 1 for degree in degrees.values()):
             return [costs.REPLICATED] * len(model.nodes)
@@ -156,13 +157,13 @@ def shardings_of(model: graph.Graph, optimizer: Any = None) -> costs.ShardingsOf
     return on
 
 
-def _sharding(assigned: assignment.Assignment, choice: assignment.Choice) -> costs.Sharding:
+def _sharding(assigned: assignment.Assignment, choice: assignment.Choice) -> Sharding:
     model, degrees = assigned.model, assigned.degrees
     variables = [shard.layout for shard in choice.split.variables.values()]
     divided = [tensor_layout.axes for tensor_layout in (*choice.split.gives.values(), *variables)]
     if choice.sharding == registry.REPLICATED and not choice.costs:
         return costs.REPLICATED
-    return costs.Sharding(
+    return Sharding(
         name=choice.sharding,
         compute=math.prod(1 / degrees.get(axis, 1) for axis in set[shape.Axis]().union(*divided)),
         kept=max(

@@ -238,7 +238,7 @@ class SplitReferee:
                 answer = {"obstacle": str(error)}
             except Exception as error:  # of the user's code, or of what a layer does in a check
                 answer = {"obstacle": judgement.describe(error)}
-        answer = json.loads(self._ranks.tell(json.dumps(answer).encode()))
+        answer = json.loads(self._ranks.broadcast(json.dumps(answer).encode()))
         if "obstacle" in answer:
             raise _ObstacleError(answer["obstacle"])
         return answer["value"]

@@ -13,7 +13,7 @@ from tfparallel_trainer.data import batching, order
 from tfparallel_trainer.engines.split.execution import pipeline_steps, ranks, stage_worker
 from tfparallel_trainer.engines.split.model import recording
 from tfparallel_trainer.engines.split.pipeline import partition
-from tfparallel_trainer.engines.split.referee import gathering
+from tfparallel_trainer.engines.split.referee.gathering import StateGathering
 from tfparallel_trainer.objective import evaluate, synchrony
 from tfparallel_trainer.objective.referee import (
     comparison,
@@ -53,7 +53,7 @@ class Trials:
         self._step = step
         self._state = state
         self._spec = spec
-        self.gathering = gathering.StateGathering(local_ranks, state)
+        self.gathering = StateGathering(local_ranks, state)
         self._traced: dict[stage_worker.Shares, Any] = {}
         layers = [
             layer

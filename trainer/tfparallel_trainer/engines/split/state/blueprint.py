@@ -11,6 +11,7 @@ import tensorflow as tf
 
 from tfparallel_trainer import user
 from tfparallel_trainer.checkpoint import keys, shard, slots
+from tfparallel_trainer.checkpoint.slots import Slot
 from tfparallel_trainer.engines.split.model import skeleton
 from tfparallel_trainer.objective import replica
 
@@ -23,7 +24,7 @@ class Blueprint:
     """Compiled by the user."""
     weights: dict[str, Any]
     """The weights of the model by key; they have no values."""
-    slots: dict[slots.Slot, str]
+    slots: dict[Slot, str]
     """Keys of the optimizer's variables."""
     wholes: dict[str, shard.FullVariable]
     """All that a checkpoint holds, by key."""

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Sequence
 
 import h5py
 
-from tfparallel_trainer import settings, user
+from tfparallel_trainer import user
 from tfparallel_trainer.checkpoint import (
     archive,
     entries,
@@ -20,6 +20,7 @@ from tfparallel_trainer.comms import agreement
 from tfparallel_trainer.contract import outputs
 from tfparallel_trainer.engines.split.execution import rank_model
 from tfparallel_trainer.engines.split.state import blueprint, model_export
+from tfparallel_trainer.settings import Settings
 from tfparallel_trainer.storage import directory
 
 
@@ -28,7 +29,7 @@ class Persistence:
 
     def __init__(
         self,
-        settings: settings.Settings,
+        settings: Settings,
         module: user.Module,
         peers: agreement.Peers,
         ranks: Sequence[rank_model.RankModel],

@@ -48,7 +48,7 @@ class HeadsRule(registry.Rule):
         gives = {call.result: call.whole(call.result)}
         for scores in call.node.outputs[1:]:
             if len(call.dimensions(scores)) != 4:
-                raise registry.CannotSplitError("it gives the scores of more than one dimension")
+                raise registry.CannotSplitError("it attends over more than one dimension")
             gives[scores] = layout.cut(4, 1, both[queries])
         copy_costs = (
             cost

@@ -121,7 +121,9 @@ def _reduced(call: registry.Call) -> tuple[layout.Layout, layout.Layout]:
     spatial.check(call)
     input_layout = spatial.as_it_comes(call)
     if call.ranks(spatial.AXIS) > 1 and input_layout.cuts[spatial.ROWS] is None:
-        raise registry.CannotSplitError("its rows come whole, and the ranks would add them up")
+        raise registry.CannotSplitError(
+            "its input isn't sharded by rows: split the layer before it by rows"
+        )
     return input_layout, call.whole(call.result).put(-1, input_layout.cuts[-1])
 
 

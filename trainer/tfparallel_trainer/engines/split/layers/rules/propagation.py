@@ -101,7 +101,9 @@ class ConcatenateRule(ElementwiseRule):
             (tensor_layout for tensor_layout in free if not tensor_layout.is_whole), None
         )
         if common_layout is None:
-            raise registry.CannotSplitError("its inputs are whole, but for what is joined")
+            raise registry.CannotSplitError(
+                "its inputs may be sharded along the concatenated dimension only"
+            )
         return registry.Split(
             wants=dict.fromkeys(operands, common_layout), gives={call.result: common_layout}
         )

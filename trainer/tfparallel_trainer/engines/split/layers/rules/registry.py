@@ -15,6 +15,7 @@ import keras
 from tfparallel_trainer import errors
 from tfparallel_trainer.comms import collectives, shape
 from tfparallel_trainer.engines.split.layers import communication, layout
+from tfparallel_trainer.engines.split.layers.layout import Cut, Layout
 from tfparallel_trainer.engines.split.model import graph
 from tfparallel_trainer.engines.split.pipeline import schedule
 
@@ -30,7 +31,7 @@ class CannotSplitError(Exception):
 class Shard:
     """How a variable lies."""
 
-    layout: layout.Layout
+    layout: Layout
     summed: frozenset[shape.Axis] = frozenset()
     """Axes along which each rank has a part of the gradient, so that it must be added up before
     the optimizer gets it. Elsewhere ranks with the same part have the same gradient."""
@@ -40,9 +41,9 @@ class Shard:
 class Split:
     """How a node is split: what is not named is whole, and costs nothing."""
 
-    wants: Mapping[int, layout.Layout] = dataclasses.field(default_factory=dict)
+    wants: Mapping[int, Layout] = dataclasses.field(default_factory=dict)
     """For tensors that the node takes; they are brought into these layouts."""
-    gives: Mapping[int, layout.Layout] = dataclasses.field(default_factory=dict)
+    gives: Mapping[int, Layout] = dataclasses.field(default_factory=dict)
     """For tensors that the node makes."""
     variables: Mapping[str, Shard] = dataclasses.field(default_factory=dict)
     """By key."""
@@ -71,7 +72,7 @@ class Call(_OfNode):
 
     degrees: Mapping[shape.Axis, int]
     """Number of ranks along each axis that splits layers."""
-    input_layouts: Mapping[int, layout.Layout]
+    input_layouts: Mapping[int, Layout]
     """How the tensors that the node takes lie now."""
     trained: frozenset[int]
     """The tensors that a gradient goes back through."""
@@ -94,16 +95,16 @@ class Call(_OfNode):
         """The shape of a whole tensor."""
         return self.model.tensors[tensor].shape
 
-    def whole(self, tensor: int) -> layout.Layout:
+    def whole(self, tensor: int) -> Layout:
         """The layout in which a tensor is whole."""
         return layout.whole(len(self.dimensions(tensor)))
 
-    def find_cut(self, tensor: int, dimension: int, axis: shape.Axis) -> layout.Cut | None:
+    def find_cut(self, tensor: int, dimension: int, axis: shape.Axis) -> Cut | None:
         """The cut over an axis with which a dimension of a tensor comes; -1 is the last one."""
         cut = self.input_layouts[tensor].cuts[dimension]
         return cut if cut is not None and cut.axis is axis else None
 
-    def divide(self, what: str, size: int | None, axis: shape.Axis, unit: int = 1) -> layout.Cut:
+    def divide(self, what: str, size: int | None, axis: shape.Axis, unit: int = 1) -> Cut:
         """Divide rows, named for people ("units"), over the ranks of an axis as evenly as can be.
 
         Of `unit` rows that follow each other, one rank has all. Too few are a CannotSplitError.
@@ -119,8 +120,8 @@ class Call(_OfNode):
 
     def split(
         self,
-        takes: layout.Layout | None = None,
-        gives: layout.Layout | None = None,
+        takes: Layout | None = None,
+        gives: Layout | None = None,
         variables: Mapping[str, Shard] | None = None,
         costs: Iterable[communication.Traffic] = (),
     ) -> Split:
@@ -133,7 +134,7 @@ class Call(_OfNode):
         )
 
     def shards(
-        self, *pairs: tuple[Any, layout.Layout], summed: frozenset[shape.Axis] = frozenset()
+        self, *pairs: tuple[Any, Layout], summed: frozenset[shape.Axis] = frozenset()
     ) -> dict[str, Shard]:
         """How variables of the layer lie, by key; None is one that it is without."""
         return {
