@@ -187,7 +187,7 @@ class World:
         """Write the first status of a job of which nothing can be created."""
         self.carry_out(dataclasses.replace(self.decide(), creates_first=False, creations=()))
 
-    def settle(self) -> None:
+    def run_until_quiet(self) -> None:
         """Decide until nothing is left to do; deleted pods vanish at once."""
         for _ in range(20):
             self.reap()
@@ -351,7 +351,7 @@ def _fingerprint(config_map: Mapping[str, Any]) -> str:
 def a_world(**job: object) -> World:
     """A job that has got all its pods."""
     world = World(a_job(**job))  # type: ignore[arg-type]
-    world.settle()
+    world.run_until_quiet()
     return world
 
 
@@ -359,7 +359,7 @@ def running(**job: object) -> World:
     """A job whose pods run."""
     world = a_world(**job)
     world.run()
-    world.settle()
+    world.run_until_quiet()
     return world
 
 

@@ -73,15 +73,15 @@ class Trial:
         self.world.job = job.model_copy(update={"status": self.world.status})
         return True
 
-    def settle(self) -> None:
+    def run_until_quiet(self) -> None:
         if not self.world.deleted:
-            self.world.settle()
+            self.world.run_until_quiet()
 
     def run(self) -> None:
         """Let all pods run that wait."""
         if any(pod.phase is observation.Phase.PENDING for pod in self.world.pods.values()):
             self.world.run()
-            self.settle()
+            self.run_until_quiet()
 
     def exit(self, name: str, code: int) -> None:
         """End a pod that has not ended; code 137 is the kernel's when memory runs out."""
@@ -90,7 +90,7 @@ class Trial:
             if code == 137:
                 killed = dataclasses.replace(builders.an_exit(code), reason=ends.OOM_KILLED)
                 self.world.update(name, exit=killed)
-        self.settle()
+        self.run_until_quiet()
 
     def pass_time(self, *times: float, run: bool = True) -> list[Any]:
         """Let time pass, and return what the job is like each time."""
@@ -98,7 +98,7 @@ class Trial:
 
     def _after(self, seconds: float, run: bool) -> Any:
         self.world.advance(seconds)
-        self.settle()
+        self.run_until_quiet()
         if run:
             self.run()
         return self.life()
@@ -133,7 +133,7 @@ def build_trial(job: str, state: State) -> Trial:
 def _build_trial(job: str, state: State) -> Trial:
     manifest = edits.document(job)
     trial = Trial(builders.World(edits.parse(manifest), settings=_SETTINGS), manifest)
-    trial.settle()
+    trial.run_until_quiet()
     if state is State.WAITING:
         return trial
     trial.run()
@@ -142,7 +142,7 @@ def _build_trial(job: str, state: State) -> Trial:
     match state:
         case State.SUSPENDED:
             trial.edit(("runPolicy", "suspend"), True)
-            trial.settle()
+            trial.run_until_quiet()
             assert conditions.is_true(trial.world.status, names.Condition.SUSPENDED)
         case State.RESTARTING:
             for _ in range(2):  # The second restart pauses: nothing of its attempt is made yet.
@@ -150,7 +150,7 @@ def _build_trial(job: str, state: State) -> Trial:
                 trial.world.step()
                 trial.world.reap()
                 if trial.world.status.restarts.failure == 1:
-                    trial.settle()
+                    trial.run_until_quiet()
                     trial.run()
             assert conditions.is_true(trial.world.status, names.Condition.RESTARTING)
         case State.ENDED:
@@ -192,7 +192,7 @@ def effect(path: edits.Path, example: edits.Example, state: State, probes: list[
 def _answer(edited: Trial, other: Trial) -> Effect | None:
     """Return what becomes of the replicas at once, or as soon as they have run for a while."""
     for trial in (edited, other):
-        trial.settle()
+        trial.run_until_quiet()
     if other.world.pods and not edited.world.pods:
         return Effect.DELETES_PODS
     for trial in (edited, other):
@@ -214,10 +214,10 @@ def _probed(job: str, state: State, probe: "Probe") -> tuple[Any, list[str]]:
 
 
 def _follow(trial: Trial, probe: Probe, *, resumes: bool) -> Any:
-    trial.settle()
+    trial.run_until_quiet()
     if resumes:
         trial.edit(("runPolicy", "suspend"), False)
-        trial.settle()
+        trial.run_until_quiet()
     return trial.life(), probe(trial)
 
 
@@ -257,7 +257,7 @@ def _scales(workers: int) -> Probe:
     def probe(trial: Trial) -> Any:
         if "job-worker-1" in trial.world.pods:
             trial.world.update("job-worker-1", phase=observation.Phase.FAILED, disrupted=True)
-        trial.settle()
+        trial.run_until_quiet()
         trial.run()
         admitted = trial.edit(("tfReplicaSpecs", "<role>", "replicas"), workers)
         ended = conditions.finished(trial.world.status)

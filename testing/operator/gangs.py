@@ -28,7 +28,7 @@ def a_gang(
     run_policy = None if policy is None else {"schedulingPolicy": policy}
     job = builders.a_job(spec=spec, run_policy=run_policy, **roles)
     world = builders.World(job, settings=with_gangs())
-    world.settle()
+    world.run_until_quiet()
     return world
 
 

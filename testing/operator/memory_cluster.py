@@ -79,7 +79,7 @@ class SmallEngine:
             for task in tasks:
                 task.cancel()
 
-    async def settle(self, seconds: float = 10.0) -> None:
+    async def run_until_quiet(self, seconds: float = 10.0) -> None:
         """Let everything happen that follows by itself, then let time pass, and again."""
         await self._quiet()
         self._time.advance(seconds)
@@ -128,7 +128,7 @@ class MemoryCluster:
         async with self.engine.running():
             if job is not None:
                 await self.api.create(resources.JOBS, "default", job)
-            await self.engine.settle(seconds=0)
+            await self.engine.run_until_quiet(seconds=0)
             yield
 
     async def start_pods(self, seconds: float = 0) -> None:
@@ -137,7 +137,7 @@ class MemoryCluster:
         for pod in self.api.items(resources.PODS):
             if pod["status"]["phase"] == "Pending":
                 self.api.write_status(pod, phase="Running", **objects.container(running={}))
-        await self.engine.settle(seconds=0)
+        await self.engine.run_until_quiet(seconds=0)
 
     async def end(self, name: str, code: int, seconds: float = 0) -> None:
         """End a pod's container after some time, and let deleted pods go."""
@@ -169,7 +169,7 @@ class MemoryCluster:
         shown = {key: {**content, "lastUpdateTime": self.clock.utc().isoformat()}}
         path = resources.JOBS.path("default", "digits", "status")
         await self.api.apply(path, {"metadata": {}, "status": shown}, "tfparallel-progress")
-        await self.engine.settle(seconds=0)
+        await self.engine.run_until_quiet(seconds=0)
 
     async def vanish(self, name: str) -> None:
         """Delete a pod by force."""
@@ -178,9 +178,9 @@ class MemoryCluster:
 
     async def let_go(self) -> None:
         """Have the pods end that are being deleted, until nothing more happens."""
-        await self.engine.settle(seconds=0)
+        await self.engine.run_until_quiet(seconds=0)
         self.api.let_go()
-        await self.engine.settle(seconds=0)
+        await self.engine.run_until_quiet(seconds=0)
 
     async def change(self, **run_policy: Any) -> None:
         """Change the job's runPolicy."""

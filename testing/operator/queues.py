@@ -29,7 +29,7 @@ def queued_world(
     if run_policy:
         document["spec"]["runPolicy"] = run_policy
     world = builders.World(load.parse_job(document), settings=QUEUES, flavors=FLAVORS)
-    world.settle()
+    world.run_until_quiet()
     return world
 
 
@@ -38,7 +38,7 @@ def set_conditions(
 ) -> None:
     """Have Kueue set conditions and fields of the Workload, and the operator answer."""
     write_conditions(world, *changed, **changes)
-    world.settle()
+    world.run_until_quiet()
 
 
 def write_conditions(
@@ -65,7 +65,7 @@ def write_conditions(
 def admit(world: builders.World, **admission: Any) -> None:
     """Have Kueue admit the job, all roles on spot nodes, and the operator answer."""
     write_admission(world, **admission)
-    world.settle()
+    world.run_until_quiet()
 
 
 def write_admission(world: builders.World, **admission: Any) -> None:

@@ -80,7 +80,7 @@ def world(*, queue: bool = False, script: bool = False, **job: Any) -> builders.
         document["metadata"]["labels"] = {names.LABEL_QUEUE: "research"}
         settings = dataclasses.replace(settings, queues=True)
     cluster = builders.World(load.parse_job(document), settings=settings)
-    cluster.settle()
+    cluster.run_until_quiet()
     return cluster
 
 
@@ -88,7 +88,7 @@ def running(**job: Any) -> builders.World:
     """Return the same job while it runs."""
     cluster = world(**job)
     cluster.run()
-    cluster.settle()
+    cluster.run_until_quiet()
     return cluster
 
 
@@ -157,7 +157,7 @@ def separate_models() -> builders.World:
     cluster.job = cluster.job.model_copy(
         update={"status": cluster.status.model_copy(update=reports._asdict())}
     )
-    cluster.settle()
+    cluster.run_until_quiet()
     cluster.advance(5)
     return cluster
 
@@ -167,7 +167,7 @@ def trained_separate_models() -> findings.Facts:
     cluster = separate_models()
     cluster.exit("digits-worker-0", 0)
     cluster.exit("digits-worker-1", 0)
-    cluster.settle()
+    cluster.run_until_quiet()
     cluster.advance(3 * 60 * 60)
     return facts(cluster)
 
@@ -177,7 +177,7 @@ def waiting_worker(sentence: str, node: str = "") -> findings.Facts:
     cluster = world()
     cluster.run("digits-chief-0")
     cluster.update("digits-worker-0", waiting=sentence, node=node)
-    cluster.settle()
+    cluster.run_until_quiet()
     cluster.advance(180)
     return facts(cluster)
 
@@ -192,7 +192,7 @@ def explained(
     replicas = [_replica(pod) for pod in cluster.pods.values()]
     waiting_pod = pending_reasons.WaitingPod(pod, cluster.pods[pod].waiting, cluster.pods[pod].node)
     cluster.update(pod, waiting=waiting_pod.find_words(events, claims))
-    cluster.settle()
+    cluster.run_until_quiet()
     cluster.advance(180)
     return dataclasses.replace(facts(cluster, events=events, claims=claims), replicas=replicas)
 
@@ -284,7 +284,7 @@ def queued(
     fields = {"type": kind, "status": truth, "reason": reason, "message": message}
     condition = {**fields, "lastTransitionTime": "2026-01-01T00:00:00Z"}
     cluster.workload = dataclasses.replace(cluster.workload, conditions=(condition,))
-    cluster.settle()
+    cluster.run_until_quiet()
     cluster.advance(600)
     return facts(cluster)
 
@@ -311,7 +311,7 @@ def restarting() -> findings.Facts:
     cluster = running(spec={"tfReplicaSpecs": {"Chief": {"replicas": 1}, "Worker": worker}})
     for _ in range(2):
         cluster.run()
-        cluster.settle()
+        cluster.run_until_quiet()
         killed = dataclasses.replace(builders.an_exit(137, cluster.now), reason="OOMKilled")
         cluster.update("digits-worker-0", phase=observation.Phase.FAILED, exit=killed)
         cluster.step()
@@ -324,9 +324,9 @@ def restarted() -> findings.Facts:
     cluster = running()
     killed = dataclasses.replace(builders.an_exit(137, cluster.now), reason="OOMKilled")
     cluster.update("digits-worker-0", phase=observation.Phase.FAILED, exit=killed)
-    cluster.settle()
+    cluster.run_until_quiet()
     cluster.run()
-    cluster.settle()
+    cluster.run_until_quiet()
     cluster.advance(30)
     return facts(cluster, lines=["chief-0: reading data"])
 
@@ -337,9 +337,9 @@ def restart_that_waits() -> findings.Facts:
     drained = {"reason": "EvictionByEvictionAPI", "message": "Eviction API: evicting"}
     cluster.update("digits-worker-0", disrupted=True, **drained)
     cluster.exit("digits-worker-0", 143)
-    cluster.settle()
+    cluster.run_until_quiet()
     cluster.update("digits-worker-0", waiting=NO_GPUS)
-    cluster.settle()
+    cluster.run_until_quiet()
     cluster.advance(180)
     return facts(cluster)
 
@@ -349,7 +349,7 @@ def failed() -> findings.Facts:
     cluster = running()
     message = "model.py, line 12: No module named 'pandas'. Install it in the image"
     cluster.exit("digits-chief-0", 65, message)
-    cluster.settle()
+    cluster.run_until_quiet()
     cluster.advance(120)
     return facts(cluster, lines=["chief-0: import pandas", f"chief-0: error: {message}"])
 
@@ -359,7 +359,7 @@ def failed_without_words() -> findings.Facts:
     cluster = running(run_policy={"backoffLimit": 0})
     cluster.exit("digits-worker-0", 139)
     for _ in range(3):
-        cluster.settle()
+        cluster.run_until_quiet()
         cluster.advance(60)
     return facts(cluster, lines=["worker-0: step 3"])
 
@@ -380,7 +380,7 @@ def silent() -> findings.Facts:
     cluster.advance(5)
     report(cluster)
     cluster.advance(300)
-    cluster.settle()
+    cluster.run_until_quiet()
     return facts(cluster, lines=["chief-0: step 120/400  epoch 2/5  loss 0.31  840 examples/s"])
 
 
@@ -388,7 +388,7 @@ def slow_start() -> findings.Facts:
     """No step has ended."""
     cluster = running()
     cluster.advance(400)
-    cluster.settle()
+    cluster.run_until_quiet()
     return facts(cluster, lines=["chief-0: reading data"])
 
 
@@ -397,7 +397,7 @@ def input_bound() -> findings.Facts:
     cluster = running()
     cluster.advance(5)
     report(cluster, input_wait="0.35")
-    cluster.settle()
+    cluster.run_until_quiet()
     return facts(cluster)
 
 
@@ -419,7 +419,7 @@ def straggling() -> findings.Facts:
         for stage in range(3)
     )
     report(cluster, placement=progress.Placement(mesh={"stage": 3}, stages=stages))
-    cluster.settle()
+    cluster.run_until_quiet()
     return facts(cluster)
 
 
@@ -475,7 +475,7 @@ def partly_running() -> findings.Facts:
     cluster = world(chief=1, worker=2, ps=1)
     cluster.run("digits-chief-0", "digits-ps-0", "digits-worker-0")
     cluster.update("digits-worker-1", waiting=NO_GPUS)
-    cluster.settle()
+    cluster.run_until_quiet()
     cluster.advance(180)
     return facts(cluster)
 
@@ -484,7 +484,7 @@ def succeeded() -> findings.Facts:
     """It ended well."""
     cluster = running()
     cluster.exit("digits-chief-0", 0)
-    cluster.settle()
+    cluster.run_until_quiet()
     cluster.advance(datetime.timedelta(hours=3).total_seconds())
     return facts(cluster)
 

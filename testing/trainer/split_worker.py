@@ -37,7 +37,7 @@ def main(device_count: int) -> None:
     ranks = [job_cluster.me * device_count + index for index in range(device_count)]
     groups = [
         {
-            axis: collectives.Communicator.of(mesh.group(rank, axis), rank, name)
+            axis: collectives.Communicator.for_rank(mesh.group(rank, axis), rank, name)
             for axis in layout.AXES
         }
         for rank, name in zip(ranks, names, strict=True)

@@ -139,7 +139,7 @@ def test_the_planner_divides_the_example(tmp_path: pathlib.Path) -> None:
     file = EXAMPLES / "split-cnn/auto.yaml"
     shown, results = run(file, tmp_path)
     placement = placement_of(tmp_path)
-    assert placement.mesh.over(4) == placement.mesh
+    assert placement.mesh.for_devices(4) == placement.mesh
     assert any(reason.startswith("The next best (") for reason in placement.reasons)
     assert all(float(stage.planned_seconds or 0) > 0 for stage in placement.stages)
     assert "the planner's choice: Stage" in shown

@@ -294,7 +294,9 @@ def _check_mesh(spec: types.Spec, mesh: job_file.Mesh) -> None:
         )
     if not mesh.auto:
         try:
-            full = mesh.over(sum(spec.replicas * devices[role] for role, spec in roles.items()))
+            full = mesh.for_devices(
+                sum(spec.replicas * devices[role] for role, spec in roles.items())
+            )
             if spec.trainer is not None:
                 full.check_batch(spec.trainer.global_batch_size)
         except ValueError as error:

@@ -182,7 +182,7 @@ class Layout:
             return {}
         pods = len(self.training)
         devices = load.devices_of(next(iter(self.job.spec.tf_replica_specs.values())))
-        mesh = self.job.spec.mesh.over(pods * devices)
+        mesh = self.job.spec.mesh.for_devices(pods * devices)
         layer = mesh.tensor * mesh.spatial
         ranks = {names.LABEL_MESH_GROUP: layer, names.LABEL_MESH_PIPELINE: layer * mesh.stage}
         return {

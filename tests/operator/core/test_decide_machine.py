@@ -360,7 +360,7 @@ class JobMachine(stateful.RuleBasedStateMachine):
 
     def _settle_world(self) -> None:
         """Come to rest, and see that the job waits for something."""
-        self.world.settle()
+        self.world.run_until_quiet()
         if self.world.deleted:
             return
         outcome = self.world.decide()

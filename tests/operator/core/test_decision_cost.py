@@ -29,9 +29,9 @@ def calls(shape: str, workers: int, stage: str) -> int:
     job = builders.a_job(trainer=trainer, worker=workers, spec=SHAPES[shape])
     world = builders.World(job, host_port=10_000)
     if stage != "begins":
-        world.settle()
+        world.run_until_quiet()
         world.run()
-        world.settle()
+        world.run_until_quiet()
     if stage == "is cleaned up":
         world.exit("job-worker-0", 0)
         world.step()

@@ -34,9 +34,9 @@ def running() -> tuple[builders.World, dict[str, Any]]:
     document = builders.manifest(worker=2)
     document["spec"]["tfReplicaSpecs"]["Worker"]["maxReplicas"] = 4
     world = builders.World(load.parse_job(document))
-    world.settle()
+    world.run_until_quiet()
     world.run()
-    world.settle()
+    world.run_until_quiet()
     world.advance(3600)
     return world, document
 
@@ -105,10 +105,10 @@ def test_each_edit_has_an_effect_in_some_state() -> None:
 def test_a_job_that_is_scaled_while_it_is_suspended_begins_one_attempt() -> None:
     trial = edit_effects.build_trial("gang", edit_effects.State.SUSPENDED)
     trial.edit(("tfReplicaSpecs", "<role>", "replicas"), 3)
-    trial.settle()
+    trial.run_until_quiet()
     assert trial.world.status.workers == 3
     trial.edit(("runPolicy", "suspend"), False)
-    trial.settle()
+    trial.run_until_quiet()
     assert (trial.world.status.attempt, trial.world.status.workers) == (2, 3)
     assert [event.reason for event in trial.world.events] == [names.Reason.JOB_RESUMED]
 
@@ -116,13 +116,13 @@ def test_a_job_that_is_scaled_while_it_is_suspended_begins_one_attempt() -> None
 def test_a_template_may_be_changed_while_the_job_is_suspended() -> None:
     world, document = running()
     edit(world, document, {"runPolicy": {"suspend": True}})
-    world.settle()
+    world.run_until_quiet()
     assert world.pods == {}
     document = merged(document, {"spec": {"runPolicy": {"suspend": True}}})
     selector = {"spec": {"nodeSelector": {"pool": "a"}, **IMAGE["template"]["spec"]}}
     change = {"tfReplicaSpecs": {"Worker": {"template": selector}}}
     edit(world, document, change)
-    world.settle()
+    world.run_until_quiet()
     assert world.pods == {}
     document = merged(document, {"spec": change})
     edit(world, document, {"runPolicy": {"suspend": False}})
@@ -150,6 +150,6 @@ def test_the_job_of_another_manager_is_left_alone(
     field = {"managedBy": manager}
     document["spec"] |= {"runPolicy": field} if older else field
     world = builders.World(load.parse_job(document))
-    world.settle()
+    world.run_until_quiet()
     assert bool(world.pods) is ours
     assert (world.writes > 0) is ours

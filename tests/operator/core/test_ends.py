@@ -31,7 +31,7 @@ def lose(end: signs.End, status: dict[str, Any], **job: Any) -> builders.World:
     """Return a job of one worker, whose pod has ended in the way of a row."""
     world = builders.a_world(**{"worker": 1, **job})
     world.run()
-    world.settle()
+    world.run_until_quiet()
     pod = see(end, status)
     changes = {
         field: getattr(pod, field)
@@ -66,7 +66,7 @@ ENDED = [case for case in CASES if see(*case.values).phase.ended]  # type: ignor
 @pytest.mark.parametrize(("end", "status"), ENDED)
 def test_what_a_row_counts_is_counted(end: signs.End, status: dict[str, Any]) -> None:
     world = lose(end, status, run_policy={"backoffLimit": 1})
-    world.settle()
+    world.run_until_quiet()
     if end is ends.VERIFICATION_FAILED:
         assert world.status.attempt == 1
         failed = conditions.find_true(world.status, names.Condition.FAILED)
@@ -90,7 +90,7 @@ def test_a_pod_that_ends_so_each_time_is_bounded_or_paced(
     while (world.now - began).total_seconds() < 600 and not conditions.finished(world.status):
         runs += 1
         assert runs < 12
-        world.settle()
+        world.run_until_quiet()
         if "job-worker-0" in world.pods:
             pod = see(end, status)
             old = world.pods["job-worker-0"]
@@ -133,7 +133,7 @@ def test_a_program_that_obeys_with_0_has_not_finished(
 ) -> None:
     obeyed = {**status, **examples.exited(0, "Completed")}
     world = lose(end, obeyed, run_policy={"backoffLimit": 0})
-    world.settle()
+    world.run_until_quiet()
     assert world.status.state != names.State.SUCCEEDED
 
 
@@ -141,19 +141,19 @@ def test_the_shipped_trainer_says_with_0_that_training_is_complete() -> None:
     end = next(end for end in ends.TABLE if end.name == "node-shutdown")
     obeyed = examples.EXAMPLES[end.name][1]
     world = lose(end, obeyed, trainer=True)
-    world.settle()
+    world.run_until_quiet()
     assert world.status.state is names.State.SUCCEEDED
 
 
 def test_a_worker_that_has_completed_may_be_taken_afterwards() -> None:
     world = builders.a_world(chief=1, worker=2)
     world.run()
-    world.settle()
+    world.run_until_quiet()
     world.exit("job-worker-1", 0)
-    world.settle()
+    world.run_until_quiet()
     assert world.status.replicas["Worker"].completed == "1"
     world.update("job-worker-1", disrupted=True, reason="PreemptionByScheduler")
-    world.settle()
+    world.run_until_quiet()
     assert world.status.attempt == 1
 
 
@@ -164,14 +164,14 @@ def test_own_limits_follow_the_roles_restart_policy(name: str, policy: str) -> N
     document = builders.manifest(worker=1)
     document["spec"]["tfReplicaSpecs"]["Worker"]["restartPolicy"] = policy
     world = builders.World(load.parse_job(document))
-    world.settle()
+    world.run_until_quiet()
     pod = see(end, examples.EXAMPLES[name][-1])
     world.update(
         "job-worker-0", phase=pod.phase, exit=pod.exit, reason=pod.reason, message=pod.message
     )
-    world.settle()
+    world.run_until_quiet()
     world.advance(20)
-    world.settle()
+    world.run_until_quiet()
     assert conditions.finished(world.status) == (policy == "Never")
     assert pod.message.strip().rstrip(".") in message(world)
 
@@ -181,5 +181,5 @@ def test_memory_of_the_trainer_does_not_grow_for_an_init_container() -> None:
     grow = {"outOfMemory": {"growthPercent": 50, "maxMemory": "4Gi"}}
     for status, growths in zip(examples.EXAMPLES[end.name], (1, 0), strict=True):
         world = lose(end, status, run_policy=grow)
-        world.settle()
+        world.run_until_quiet()
         assert world.status.replicas["Worker"].memory_growths == growths

@@ -257,7 +257,7 @@ def test_pods_that_wait_have_their_remedy_in_the_condition() -> None:
     world = builders.a_world(worker=2)
     message = "Unschedulable: 0/1 nodes are available: 1 Insufficient nvidia.com/gpu."
     world.update("job-worker-1", waiting=message)
-    world.settle()
+    world.run_until_quiet()
     assert _message(world, names.Condition.RUNNING) == (
         f"0/2 replicas run or have completed; job-worker-1: {message} Lower devices of the role to"
         " what a node has free, wait for other jobs, or add nodes with GPUs."
@@ -271,13 +271,13 @@ def test_the_condition_has_each_cause_with_its_remedy_once() -> None:
     no_image = "ImagePullBackOff: registry.example/job:1: not found"
     world.update("job-chief-0", waiting=pushed_back)
     world.update("job-worker-0", waiting=no_room)
-    world.settle()
+    world.run_until_quiet()
     assert _message(world, names.Condition.RUNNING) == (
         f"0/3 replicas run or have completed; job-worker-0: {no_room} {remedies.find(no_room)}"
     )
     world.update("job-chief-0", waiting=no_room)
     world.update("job-worker-1", waiting=no_image, node="node-1")
-    world.settle()
+    world.run_until_quiet()
     assert _message(world, names.Condition.RUNNING) == (
         f"0/3 replicas run or have completed; job-chief-0: {no_room} {remedies.find(no_room)}"
         f" job-worker-1: {no_image}. {remedies.find(no_image)}"
@@ -308,11 +308,11 @@ def test_pods_that_are_refused_have_their_remedy_once() -> None:
 def test_a_failure_has_its_remedy_in_the_condition_and_the_event() -> None:
     world = builders.a_world(worker=1, run_policy={"backoffLimit": 0})
     world.run()
-    world.settle()
+    world.run_until_quiet()
     world.exit("job-worker-0", 127)
-    world.settle()
+    world.run_until_quiet()
     world.advance(60)
-    world.settle()
+    world.run_until_quiet()
     message = _message(world, names.Condition.FAILED)
     assert message.endswith(f"backoffLimit are used. {remedies.BY_EXIT_CODE[127]}")
     assert world.events[-1].message == message
@@ -321,9 +321,9 @@ def test_a_failure_has_its_remedy_in_the_condition_and_the_event() -> None:
 def test_what_the_trainer_says_of_its_end_stands_alone() -> None:
     world = builders.a_world(worker=1)
     world.run()
-    world.settle()
+    world.run_until_quiet()
     world.exit("job-worker-0", 78, "Set trainer.epochs to 1 or more")
-    world.settle()
+    world.run_until_quiet()
     assert _message(world, names.Condition.FAILED).endswith(": Set trainer.epochs to 1 or more")
 
 

@@ -51,7 +51,7 @@ async def test_a_claim_of_somebody_else_is_named_with_a_remedy_and_waited_for(
     world = MemoryCluster()
     await existing(world, labels=labels)
     async with world.running(job()):
-        await world.engine.settle()
+        await world.engine.run_until_quiet()
         refused = refusal(world)
         assert refused is not None
         assert (refused["status"], refused["reason"]) == ("True", "NameConflict")
@@ -60,7 +60,7 @@ async def test_a_claim_of_somebody_else_is_named_with_a_remedy_and_waited_for(
         [claim] = world.api.items(resources.CLAIMS)
         claim["metadata"]["labels"] = {names.LABEL_JOB: "digits"}
         world.api.touch(resources.CLAIMS.path("default", NAME))
-        await world.engine.settle(seconds=600)
+        await world.engine.run_until_quiet(seconds=600)
         assert len(world.api.items(resources.PODS)) == 1
 
 
@@ -69,10 +69,10 @@ async def test_a_claim_that_goes_with_an_earlier_job_is_waited_for() -> None:
     earlier = [objects.owner(uid="earlier")]
     await existing(world, labels={names.LABEL_JOB: "digits"}, ownerReferences=earlier)
     async with world.running(job()):
-        await world.engine.settle()
+        await world.engine.run_until_quiet()
         assert world.api.items(resources.PODS) == ()
         world.api.remove(resources.CLAIMS.path("default", NAME))
-        await world.engine.settle(seconds=600)
+        await world.engine.run_until_quiet(seconds=600)
         assert len(world.api.items(resources.PODS)) == 1
 
 
@@ -83,7 +83,7 @@ async def test_what_becomes_of_a_claim_with_its_job(policy: str, left: int) -> N
     async with world.running(job(persistentVolumeClaimRetentionPolicy=retention)):
         assert len(world.api.items(resources.CLAIMS)) == 1
         world.api.remove(resources.JOBS.path("default", "digits"))
-        await world.engine.settle()
+        await world.engine.run_until_quiet()
     assert len(world.api.items(resources.CLAIMS)) == left
 
 

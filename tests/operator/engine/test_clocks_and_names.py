@@ -24,9 +24,9 @@ async def test_a_node_whose_clock_is_ahead_delays_no_restart(ahead: int) -> None
             terminated = {"exitCode": 75, "reason": "Error", "finishedAt": finished_at}
             pod["status"] = {"phase": "Failed", **objects.container(terminated=terminated)}
             world.api.touch(resources.PODS.path("default", f"digits-worker-{index}"))
-        await world.engine.settle(seconds=5)
+        await world.engine.run_until_quiet(seconds=5)
         assert world.status["attempt"] == 1, "a lost peer waits for the peer's own exit"
-        await world.engine.settle(seconds=6)
+        await world.engine.run_until_quiet(seconds=6)
         assert world.status["attempt"] == 2
 
 
@@ -51,11 +51,11 @@ async def test_the_pods_of_a_tfjob_of_the_name_are_waited_for() -> None:
         assert "Delete the TFJob" in refused["message"]
         world.api.object(CHIEF)["metadata"]["deletionTimestamp"] = world.clock.utc().isoformat()
         world.api.touch(CHIEF)
-        await world.engine.settle(seconds=10)
+        await world.engine.run_until_quiet(seconds=10)
         assert world.status["state"] == "Pending"
         world.api.remove(CHIEF)
-        await world.engine.settle(seconds=10)
-        await world.engine.settle(seconds=10)
+        await world.engine.run_until_quiet(seconds=10)
+        await world.engine.run_until_quiet(seconds=10)
         await world.start_pods()
         assert world.status["state"] == "Running"
 
@@ -68,6 +68,6 @@ async def test_a_pod_that_is_being_deleted_is_waited_for_whosever_it_was() -> No
     async with world.running(objects.job()):
         assert world.status["state"] == "Pending"
         world.api.remove(CHIEF)
-        await world.engine.settle(seconds=10)
+        await world.engine.run_until_quiet(seconds=10)
         await world.start_pods()
         assert world.status["state"] == "Running"

@@ -53,7 +53,7 @@ def bugs(world: MemoryCluster) -> float | None:
 
 async def other_job_is_served(world: MemoryCluster) -> None:
     await world.api.create(resources.JOBS, "others", objects.job("other"))
-    await world.engine.settle(seconds=0)
+    await world.engine.run_until_quiet(seconds=0)
     pods = {
         pod["metadata"]["name"]
         for pod in world.api.items(resources.PODS)

@@ -155,7 +155,7 @@ async def test_a_job_that_runs_goes_on_after_an_edit_beyond_the_limits(
         await _send(namespace, "PATCH", change.encode(), "digits")
         await _says(namespace, "digits", sentence)
         message = (await namespace.condition("SpecInvalid"))["message"]
-        assert "the job goes on with generation 1 of its spec" in message
+        assert "the job continues with generation 1 of its spec" in message
         await namespace.end("digits-worker-0", 0)
         await namespace.end("digits-chief-0", 0)
         await namespace.until_state("Succeeded")

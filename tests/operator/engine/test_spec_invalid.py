@@ -129,7 +129,7 @@ async def _lose_and_succeed(world: MemoryCluster) -> None:
     assert len(pods(world)) == 3
     await world.end("digits-chief-0", 0, seconds=5)
     assert world.status["state"] == "Succeeded"
-    await world.engine.settle(seconds=61)
+    await world.engine.run_until_quiet(seconds=61)
     assert world.api.items(resources.JOBS) == ()
 
 
@@ -141,7 +141,7 @@ async def test_a_deadline_holds_under_an_invalid_spec_after_a_restart_of_the_ope
         await world.start_pods()
         await edit(world, **RENAMED)
     async with world.running():
-        await world.engine.settle(seconds=seconds)
+        await world.engine.run_until_quiet(seconds=seconds)
         failed = condition(world, "Failed")
         assert failed["reason"] == names.Reason.DEADLINE_EXCEEDED
         await world.let_go()
@@ -227,7 +227,7 @@ async def test_without_a_record_a_job_is_left_alone(
         assert "the operator does nothing until you do" in invalid["message"]
         assert (world.status["state"], pods(world)) == ("Running", before)
         writes = len(world.api.log)
-        await world.engine.settle(seconds=1000)
+        await world.engine.run_until_quiet(seconds=1000)
         assert len(world.api.log) == writes
         await edit(world, **valid())
         assert (world.status["state"], pods(world)) == ("Running", before)
@@ -242,7 +242,7 @@ async def test_the_record_does_not_undo_what_was_scaled(world: MemoryCluster) ->
         await edit(world, tfReplicaSpecs=scaled)
         assert world.status["workers"] == 2, "training runs for a while before it is scaled"
         await edit(world, **RENAMED)
-        await world.engine.settle(seconds=100)
+        await world.engine.run_until_quiet(seconds=100)
         await world.let_go()
         assert world.status["workers"] == 3
         await world.start_pods(seconds=100)
@@ -335,7 +335,7 @@ async def test_the_config_map_follows_the_spec(world: MemoryCluster) -> None:
         assert record["generation"] == 2
         assert record["spec"]["tfReplicaSpecs"]["Worker"]["maxReplicas"] == 200
         writes = len(world.api.log)
-        await world.engine.settle(seconds=1)
+        await world.engine.run_until_quiet(seconds=1)
         assert len(world.api.log) == writes
 
 
@@ -379,7 +379,7 @@ async def test_ports_are_set_aside_for_workers_when_they_come(world: MemoryClust
         assert world.status["hostPorts"] == {"first": 10_000, "count": 5}
         other = objects.job("letters", network="Open", hostNetwork=True)
         await world.api.create(resources.JOBS, "default", other)
-        await world.engine.settle(seconds=0)
+        await world.engine.run_until_quiet(seconds=0)
         await edit(world, tfReplicaSpecs={"Worker": {"replicas": 5}})
         path = resources.JOBS.path("default", "digits")
         status = world.api.object(path)["status"]
@@ -397,7 +397,7 @@ async def test_more_workers_than_a_pod_can_know_end_no_job(world: MemoryCluster)
     async with world.running(job):
         await world.start_pods()
         await edit(world, tfReplicaSpecs={"Worker": {"replicas": 5000}})
-        await world.engine.settle(seconds=100)
+        await world.engine.run_until_quiet(seconds=100)
         await world.let_go()
         assert "TF_CONFIG" in condition(world, "SpecInvalid")["message"]
         assert (world.status["state"], world.status["workers"]) == ("Running", 2)

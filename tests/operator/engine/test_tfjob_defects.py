@@ -63,7 +63,7 @@ async def test_an_evaluator_never_fails_training(namespace: Namespace) -> None:
         await _run(namespace, _job({"backoffLimit": 0}, Chief=1, Evaluator=1))
         await namespace.end("digits-evaluator-0", 1)
         status = await namespace.until_status(
-            "training goes on without the evaluator",
+            "training continues without the evaluator",
             lambda now: now["replicas"]["Evaluator"].get("ignored") == "0",
         )
         assert status["state"] == "Running"

@@ -50,7 +50,7 @@ async def writes(scenario: scenarios.Scenario) -> set[tuple[str, str]]:
     async with cluster.running(scenario.job):
         for step in (scenarios.quiet, *scenario.steps):
             step(cluster.api)
-            await cluster.engine.settle()
+            await cluster.engine.run_until_quiet()
     written = set()
     for request in cluster.api.log[1:]:
         verb, path = request.split()

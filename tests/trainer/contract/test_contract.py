@@ -43,10 +43,10 @@ def test_every_exit_code_has_a_meaning_and_lies_clear_of_shells_and_signals() ->
     ],
 )
 def test_a_mesh_spans_all_devices(mesh: job_file.Mesh, devices: int, degrees: list[int]) -> None:
-    full = mesh.over(devices)
+    full = mesh.for_devices(devices)
     assert list(full.axes.values()) == degrees
     assert math.prod(degrees) == devices
-    assert full.over(devices) == full
+    assert full.for_devices(devices) == full
 
 
 @pytest.mark.parametrize(
@@ -59,7 +59,7 @@ def test_a_mesh_spans_all_devices(mesh: job_file.Mesh, devices: int, degrees: li
 )
 def test_a_mesh_that_does_not_fit_says_why(mesh: job_file.Mesh, sentence: str) -> None:
     with pytest.raises(ValueError, match=sentence):
-        mesh.over(4)
+        mesh.for_devices(4)
 
 
 def test_a_batch_divides_into_microbatches_without_rest() -> None:

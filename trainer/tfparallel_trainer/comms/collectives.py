@@ -118,7 +118,7 @@ class Communicator:
             self._token = _build_token(device, self._hint)
 
     @classmethod
-    def of(cls, group: shape.Group, rank: int, device: str) -> Self:
+    def for_rank(cls, group: shape.Group, rank: int, device: str) -> Self:
         """Build a rank's communicator for a group of the mesh; its operations run on `device`."""
         return cls(group.key, len(group.ranks), group.ranks.index(rank), device)
 

@@ -243,7 +243,7 @@ class Mesh(base.Model):
             )
         return self
 
-    def over(self, devices: int) -> Self:
+    def for_devices(self, devices: int) -> Self:
         """Return the mesh over the devices of all processes, with the axis that is -1 filled in.
 
         If the axes do not fit the devices, or with auto are the planner's, it is a ValueError.

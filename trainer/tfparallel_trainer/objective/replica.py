@@ -98,7 +98,7 @@ def build(
         replica = Replica(
             device=device,
             model=model,
-            data=collectives.Communicator.of(group, rank, device),
+            data=collectives.Communicator.for_rank(group, rank, device),
             terms=[term for phase in computations for term in phase.terms],
             outputs=names,
             seeds=[*_seeds(model), (generator.state, generator.state.value.numpy())],

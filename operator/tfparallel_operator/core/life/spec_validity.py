@@ -74,14 +74,14 @@ def set_spec_condition(
     if problem is None:
         if not conditions.is_true(status, kind):
             return status, ()
-        reason, message = names.Reason.SPEC_CORRECTED, "the spec is valid and in force"
+        reason, message = names.Reason.SPEC_CORRECTED, "the spec is valid, and the job uses it"
     elif in_force is None:
         message = (
             f"{problem.message}; correct the spec. No valid spec is recorded, so the operator does"
             " nothing until you do"
         )
     else:
-        message = f"{problem.message}; the job goes on with generation {in_force} of its spec"
+        message = f"{problem.message}; the job continues with generation {in_force} of its spec"
     before = conditions.find(status, kind)
     stamp = conditions.Stamp(now, (in_force or 0) if problem is None else problem.generation)
     changed = stamp.set(status, kind, problem is not None, reason, message)

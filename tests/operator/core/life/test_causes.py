@@ -87,7 +87,7 @@ def test_the_shipped_trainers_codes_go_before_those_of_tfjob(
 def test_a_loss_is_retried_unless_its_cause_is_permanent(code: int, attempt: int) -> None:
     world = builders.a_world(worker=1)
     world.exit("job-worker-0", code)
-    world.settle()
+    world.run_until_quiet()
     assert world.status.attempt == attempt
     assert conditions.finished(world.status) is (attempt == 1)
 
@@ -96,7 +96,7 @@ def test_a_permanent_exit_of_the_trainer_fails_the_job_with_replica_code_and_rea
     world = builders.a_world(trainer=True, chief=1, worker=1)
     world.run()
     world.exit("job-worker-0", 65, "model.py: build_model raised\nKeyError: 'why'.")
-    world.settle()
+    world.run_until_quiet()
     failed = conditions.find(world.status, names.Condition.FAILED)
     assert failed is not None
     assert failed.message == (
@@ -114,7 +114,7 @@ def test_the_counts_of_failures_outlast_the_pods() -> None:
     world.exit("job-worker-1", 65)
     world.advance(1)
     world.exit("job-worker-0", 65)
-    world.settle()
+    world.run_until_quiet()
     assert world.pods == {}
     counts = world.status.replicas["Worker"]
     assert (counts.failed, counts.pending) == (2, 0)
@@ -131,7 +131,7 @@ def test_a_pod_that_is_being_deleted_terminates_and_is_no_failed_one() -> None:
     assert world.status.replicas["Worker"].terminating == 1
     world.exit("job-worker-0", 143)
     assert world.decide().status.replicas["Worker"].terminating == 0
-    world.settle()
+    world.run_until_quiet()
     assert world.status.attempt == 2
     assert (world.status.restarts.failure, world.status.restarts.disruption) == (0, 1)
 
@@ -141,7 +141,7 @@ def test_peers_of_a_pod_that_is_being_taken_fail_in_consequence() -> None:
     preempted = {"reason": "PreemptionByScheduler", "message": "default-scheduler: preempting."}
     world.update("job-worker-1", disrupted=True, **preempted)
     world.exit("job-chief-0", 1)
-    world.settle()
+    world.run_until_quiet()
     assert world.status.attempt == 2
     assert world.status.restart_causes == {"Disruption": 1}
     assert world.events[-1].message == (
@@ -153,27 +153,27 @@ def test_peers_of_a_pod_that_is_being_taken_fail_in_consequence() -> None:
 def test_a_failure_of_a_gang_waits_for_signs_that_the_cluster_took_a_replica() -> None:
     world = builders.running(chief=1, worker=1, run_policy={"backoffLimit": 0})
     world.exit("job-worker-0", 1)
-    world.settle()
+    world.run_until_quiet()
     assert builders.truth(world, names.Condition.FAILED) is None
     assert world.decide().wake_at == world.now + installation.SETTLING
     world.update("job-chief-0", disrupted=True)
-    world.settle()
+    world.run_until_quiet()
     assert (world.status.attempt, world.status.restarts.disruption) == (2, 1)
 
 
 def test_a_failure_of_a_gang_counts_once_it_has_settled_without_signs() -> None:
     world = builders.running(chief=1, worker=1, run_policy={"backoffLimit": 0})
     world.exit("job-worker-0", 1)
-    world.settle()
+    world.run_until_quiet()
     world.now += installation.SETTLING
-    world.settle()
+    world.run_until_quiet()
     assert builders.truth(world, names.Condition.FAILED) == ("True", "BackoffLimitExceeded")
 
 
 def test_a_lost_peer_waits_for_the_exit_that_says_why() -> None:
     world = builders.running(trainer=True, chief=1, worker=1)
     world.exit("job-chief-0", exits.Exit.PEER_LOST)
-    world.settle()
+    world.run_until_quiet()
     assert world.status.attempt == 1
     running = conditions.find(world.status, names.Condition.RUNNING)
     assert running is not None
@@ -185,7 +185,7 @@ def test_a_lost_peer_waits_for_the_exit_that_says_why() -> None:
         == "the operator waits until 00:00:10Z for an earlier loss that explains this one"
     )
     world.exit("job-worker-0", 65)
-    world.settle()
+    world.run_until_quiet()
     assert builders.truth(world, names.Condition.FAILED) == ("True", "ReplicaFailed")
 
 
@@ -196,7 +196,7 @@ def test_a_pod_that_vanishes_before_its_peers_exist_is_not_recreated() -> None:
     world.step(writes=1)
     assert world.status.replicas["Chief"].seen == "0"
     del world.pods["job-chief-0"]
-    world.settle()
+    world.run_until_quiet()
     assert world.status.attempt == 2
     assert world.status.restart_causes == {"Disruption": 1}
     assert len(set(world.created)) == len(world.created)
@@ -222,7 +222,7 @@ def test_packages_that_cannot_be_downloaded_are_tried_again_and_cost_no_restart(
         failing(world, 73, "packages cannot be downloaded")
         assert world.status.attempt == attempt
         assert builders.truth(world, names.Condition.RESTARTING) == ("True", "SourceFailed")
-        world.settle()
+        world.run_until_quiet()
     assert (world.status.restarts.failure, world.status.restarts.disruption) == (0, 2)
     assert world.status.restart_causes == {"Infrastructure": 2}
 

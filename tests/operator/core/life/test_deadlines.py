@@ -23,15 +23,15 @@ def wait(world: builders.World) -> None:
     wake_at = world.decide().wake_at
     assert wake_at is not None, "nobody would look at the job again"
     world.now = wake_at
-    world.settle()
+    world.run_until_quiet()
 
 
 def test_pods_that_wait_for_too_long_fail_the_job_with_the_schedulers_words() -> None:
     world = builders.World(builders.a_job(worker=2, run_policy={"pendingDeadlineSeconds": 60}))
-    world.settle()
+    world.run_until_quiet()
     world.run("job-worker-0")
     world.update("job-worker-1", waiting="Unschedulable: 0/3 nodes are available")
-    world.settle()
+    world.run_until_quiet()
     wait(world)
     assert (world.now - builders.START).total_seconds() == 60
     assert builders.truth(world, names.Condition.FAILED) == ("True", "PendingDeadlineExceeded")
@@ -48,7 +48,7 @@ def test_the_pod_whose_words_say_most_is_named_when_the_wait_is_over() -> None:
     world = builders.a_world(worker=3, run_policy={"pendingDeadlineSeconds": 60})
     world.update("job-worker-1", waiting="Unschedulable: optimistic rejection in PostFilter")
     world.update("job-worker-2", waiting="Unschedulable: 0/3 nodes are available")
-    world.settle()
+    world.run_until_quiet()
     wait(world)
     failed = conditions.find(world.status, names.Condition.FAILED)
     assert failed is not None
@@ -63,7 +63,7 @@ def test_by_a_rule_pods_that_wait_for_too_long_are_recreated() -> None:
         "failurePolicy": {"rules": [rule]},
     }
     world = builders.World(builders.a_job(worker=2, run_policy=policy))
-    world.settle()
+    world.run_until_quiet()
     wait(world)
     assert world.status.attempt == 2
     assert world.status.restart_causes == {"PendingTooLong": 1}
@@ -76,9 +76,9 @@ def test_a_worker_that_waits_for_too_long_may_be_left_out() -> None:
     rule = {"roles": ["Worker"], "causes": ["PendingTooLong"], "action": "Ignore"}
     policy = {"pendingDeadlineSeconds": 60, "failurePolicy": {"rules": [rule]}}
     world = builders.World(builders.a_job(chief=1, worker=2, run_policy=policy))
-    world.settle()
+    world.run_until_quiet()
     world.run("job-chief-0", "job-worker-0")
-    world.settle()
+    world.run_until_quiet()
     wait(world)
     assert set(world.pods) == {"job-chief-0", "job-worker-0"}
     assert world.status.replicas["Worker"].ignored == "1"
@@ -90,13 +90,13 @@ def test_a_failure_that_settles_is_no_wait() -> None:
     world = builders.running(worker=2, run_policy=policy)
     world.advance(59)
     world.exit("job-worker-0", 1)
-    world.settle()
+    world.run_until_quiet()
     world.advance(1)
     world.exit("job-worker-1", 0)
-    world.settle()
+    world.run_until_quiet()
     assert conditions.find(world.status, names.Condition.FAILED) is None
     world.advance(10)
-    world.settle()
+    world.run_until_quiet()
     assert builders.truth(world, names.Condition.FAILED) == ("True", "BackoffLimitExceeded")
 
 
@@ -104,7 +104,7 @@ def test_a_job_that_runs_waits_for_nothing() -> None:
     world = builders.running(worker=1, run_policy={"pendingDeadlineSeconds": 60})
     assert world.decide().wake_at is None
     world.advance(3600)
-    world.settle()
+    world.run_until_quiet()
     assert world.status.state is names.State.RUNNING
 
 
@@ -112,23 +112,23 @@ def test_training_goes_on_while_one_of_the_asynchronous_workers_waits() -> None:
     world = builders.World(
         builders.a_job(chief=1, worker=2, ps=1, run_policy={"pendingDeadlineSeconds": 60})
     )
-    world.settle()
+    world.run_until_quiet()
     world.run("job-chief-0", "job-ps-0", "job-worker-0")
-    world.settle()
+    world.run_until_quiet()
     world.advance(3600)
-    world.settle()
+    world.run_until_quiet()
     assert world.status.state is names.State.RUNNING
 
 
 def test_asynchronous_training_does_not_run_without_its_server() -> None:
     policy = {"pendingDeadlineSeconds": 60}
     world = builders.World(builders.a_job(chief=1, worker=2, ps=1, run_policy=policy))
-    world.settle()
+    world.run_until_quiet()
     world.run("job-chief-0", "job-worker-0", "job-worker-1")
-    world.settle()
+    world.run_until_quiet()
     assert world.status.state is names.State.PENDING
     world.advance(60)
-    world.settle()
+    world.run_until_quiet()
     assert builders.truth(world, names.Condition.FAILED) == ("True", "PendingDeadlineExceeded")
 
 
@@ -136,7 +136,7 @@ def test_the_wait_is_counted_from_zero_in_each_attempt() -> None:
     world = builders.running(worker=2, run_policy={"pendingDeadlineSeconds": 60})
     world.advance(3600)
     del world.pods["job-worker-1"]
-    world.settle()
+    world.run_until_quiet()
     wait(world)
     assert builders.truth(world, names.Condition.FAILED) == ("True", "PendingDeadlineExceeded")
     assert (world.now - builders.START).total_seconds() == 3660
@@ -155,7 +155,7 @@ def test_training_that_makes_no_progress_is_run_again_within_the_budget() -> Non
         "StallDeadlineExceeded",
     )
     world.run()
-    world.settle()
+    world.run_until_quiet()
     assert builders.truth(world, names.Condition.TRAINING_STALLED) == ("False", "ReplicasRunning")
     assert world.decide().wake_at is None, "this attempt has not reported yet"
     world.advance(5)
@@ -180,7 +180,7 @@ def test_each_report_moves_the_stall() -> None:
     for step in range(1, 5):
         world.advance(50)
         report(world, step)
-        world.settle()
+        world.run_until_quiet()
     assert world.status.attempt == 1
 
 
@@ -215,12 +215,12 @@ def test_a_job_that_never_reports_never_stalls() -> None:
 def test_the_active_deadline_does_not_count_time_in_suspension() -> None:
     world = builders.running(worker=1, run_policy={"activeDeadlineSeconds": 60})
     world.edit(suspend=True)
-    world.settle()
+    world.run_until_quiet()
     world.advance(3600)
-    world.settle()
+    world.run_until_quiet()
     assert world.status.state is names.State.SUSPENDED
     world.edit(suspend=False)
-    world.settle()
+    world.run_until_quiet()
     wait(world)
     assert builders.truth(world, names.Condition.FAILED) == ("True", "DeadlineExceeded")
     assert (world.now - builders.START).total_seconds() == 3660
@@ -269,7 +269,7 @@ def test_a_refusal_for_now_is_reported_once_and_the_job_goes_on() -> None:
     assert world.status.state is names.State.PENDING
     events = [event for event in world.events if event.reason == names.Reason.QUOTA_EXCEEDED]
     assert len(events) == 1
-    world.settle()
+    world.run_until_quiet()
     assert builders.truth(world, names.Condition.CREATION_REFUSED) == ("False", "ReplicasCreated")
     running_ = conditions.find(world.status, names.Condition.RUNNING)
     assert running_ is not None

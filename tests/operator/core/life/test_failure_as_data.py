@@ -13,7 +13,7 @@ def lose(code: int, message: str = "", **job: object) -> builders.World:
     """Return a job whose worker has ended with an exit code."""
     world = builders.a_world(worker=2, **job)
     world.run()
-    world.settle()
+    world.run_until_quiet()
     world.exit("job-worker-1", code, message)
     world.step()
     return world
@@ -27,10 +27,10 @@ def test_a_restart_has_its_loss_until_all_replicas_run_again() -> None:
         exit_code=137,
         remedy=remedies.BY_EXIT_CODE[137],
     )
-    world.settle()
+    world.run_until_quiet()
     assert world.status.failure is not None
     world.run()
-    world.settle()
+    world.run_until_quiet()
     assert world.status.failure is None
 
 
@@ -59,9 +59,9 @@ def test_what_no_loss_ended_has_no_failure(end: str) -> None:
     elif end == "suspended":
         world.edit(suspend=True)
     else:
-        world.settle()
+        world.run_until_quiet()
         world.exit("job-worker-0", 0)
-    world.settle()
+    world.run_until_quiet()
     assert world.status.state in (names.State.FAILED, names.State.SUSPENDED, names.State.SUCCEEDED)
     assert world.status.failure is None
 
@@ -70,7 +70,7 @@ def test_each_role_says_which_pod_waits_and_what_to_do() -> None:
     world = builders.a_world(chief=1, worker=2)
     no_room = "Unschedulable: 0/1 nodes are available: 1 Insufficient cpu."
     world.update("job-worker-1", waiting=no_room)
-    world.settle()
+    world.run_until_quiet()
     assert world.status.replicas["Chief"].waiting is None
     worker = world.status.replicas["Worker"]
     assert worker.waiting == job_status.Waiting(
@@ -78,7 +78,7 @@ def test_each_role_says_which_pod_waits_and_what_to_do() -> None:
     )
     assert worker.reason == f"job-worker-1: {no_room}"
     world.run()
-    world.settle()
+    world.run_until_quiet()
     assert world.status.replicas["Worker"].waiting is None
 
 
@@ -95,7 +95,7 @@ def test_words_of_others_leave_the_fields_bounded() -> None:
     world = builders.a_world(worker=1)
     refused_claim = f'persistentvolumeclaim "{"é" * 5_000}" not found'
     world.update("job-worker-0", waiting=refused_claim)
-    world.settle()
+    world.run_until_quiet()
     wait = world.status.replicas["Worker"].waiting
     assert wait is not None and wait.remedy
     assert len(wait.reason.encode()) <= conditions.PROBLEM_BYTES

@@ -20,7 +20,7 @@ def admitted(**job: Any) -> builders.World:
     world = queues.queued_world(trainer=True, **job)
     queues.admit(world)
     world.run()
-    world.settle()
+    world.run_until_quiet()
     assert world.status.state is names.State.RUNNING
     return world
 
@@ -44,7 +44,7 @@ def limits(world: builders.World) -> dict[str, str]:
 def test_devices_that_an_edit_adds_are_asked_for(changes: dict[str, object]) -> None:
     world = admitted(worker=2)
     edit(world, **changes)
-    world.settle()
+    world.run_until_quiet()
     assert world.pods == {}
     assert limits(world) == {"nvidia.com/gpu": "8"}
     queues.admit(world)
@@ -54,14 +54,14 @@ def test_devices_that_an_edit_adds_are_asked_for(changes: dict[str, object]) -> 
 def test_memory_that_has_grown_is_asked_for() -> None:
     world = admitted(worker=2, run_policy={"outOfMemory": {"maxMemory": "8Gi"}})
     edit(world, template=template(container(**MEMORY)))
-    world.settle()
+    world.run_until_quiet()
     queues.admit(world)
     world.run()
-    world.settle()
+    world.run_until_quiet()
     before = limits(world)["memory"]
     how = observation.Exit(137, "OOMKilled", "", world.now)
     world.update("job-worker-0", phase=observation.Phase.FAILED, exit=how)
-    world.settle()
+    world.run_until_quiet()
     assert world.pods == {}
     assert (before, limits(world)["memory"]) == ("1Gi", "2048Mi")
     assert world.status.restarts.disruption == 0
@@ -75,7 +75,7 @@ def test_a_workload_of_an_older_release_stays(record: str) -> None:
     assert world.workload is not None
     world.workload = dataclasses.replace(world.workload, resources=record)
     edit(world, devices=8)
-    world.settle()
+    world.run_until_quiet()
     assert len(world.pods) == 2
 
 
@@ -83,7 +83,7 @@ def test_a_workload_of_an_older_release_that_waits_is_written_again() -> None:
     world = queues.queued_world(trainer=True, worker=2)
     old = queues.workload_of(world)
     world.workload = dataclasses.replace(old, resources="0123456789abcdef-0123456789abcdef")
-    world.settle()
+    world.run_until_quiet()
     assert queues.workload_of(world).resources == old.resources
 
 
@@ -122,11 +122,11 @@ def test_what_kueue_takes_for_equal_keeps_the_admission(same: dict[str, Any]) ->
     """Kueue compares requests and limits of containers as numbers, and nothing else of them."""
     world = queues.queued_world(trainer=True, worker=2)
     edit(world, template=ONE)
-    world.settle()
+    world.run_until_quiet()
     queues.admit(world)
     before = queues.workload_of(world)
     edit(world, template=same)
-    world.settle()
+    world.run_until_quiet()
     assert (queues.workload_of(world).uid, len(world.pods)) == (before.uid, 2)
 
 
@@ -145,11 +145,11 @@ def test_what_kueue_takes_for_equal_keeps_the_admission(same: dict[str, Any]) ->
 def test_what_kueue_takes_for_different_is_asked_for(other: dict[str, Any]) -> None:
     world = queues.queued_world(trainer=True, worker=2)
     edit(world, template=ONE)
-    world.settle()
+    world.run_until_quiet()
     queues.admit(world)
     before = queues.workload_of(world)
     edit(world, template=other)
-    world.settle()
+    world.run_until_quiet()
     assert queues.workload_of(world).uid != before.uid
     assert world.pods == {}
 
@@ -162,7 +162,7 @@ OVERHEAD = {"spec": {"runtimeClassName": "kata"}}
 def test_resources_of_whole_pods_that_an_edit_adds_are_asked_for(template: dict[str, Any]) -> None:
     world = admitted(worker=2)
     edit(world, template=template)
-    world.settle()
+    world.run_until_quiet()
     assert world.pods == {}
     [*_, workload] = [created for created in world.manifests if created["kind"] == "Workload"]
     spec = workload["spec"]["podSets"][-1]["template"]["spec"]
@@ -183,12 +183,12 @@ def test_another_place_counts_while_it_waits_and_not_while_it_has_quota(
     world = queues.queued_world(trainer=True, worker=2)
     first = queues.workload_of(world)
     edit(world, template={"spec": spec})
-    world.settle()
+    world.run_until_quiet()
     second = queues.workload_of(world)
     assert second.uid != first.uid
     queues.admit(world)
     edit(world, template={"spec": {}})
-    world.settle()
+    world.run_until_quiet()
     assert queues.workload_of(world).uid == second.uid
     assert len(world.pods) == 2
 
@@ -203,7 +203,7 @@ def complete(world: builders.World, *pods: str) -> None:
     for pod in pods:
         how = observation.Exit(0, "Completed", "", world.now)
         world.update(pod, phase=observation.Phase.SUCCEEDED, exit=how)
-    world.settle()
+    world.run_until_quiet()
 
 
 def test_a_completed_worker_of_servers_gives_its_quota_back() -> None:
@@ -220,7 +220,7 @@ def test_a_completed_pod_keeps_its_quota_while_a_sidecar_runs() -> None:
     complete(world, "job-worker-1")
     assert queues.workload_of(world).reclaimable == {}
     world.update("job-worker-1", lingers=False)
-    world.settle()
+    world.run_until_quiet()
     assert queues.workload_of(world).reclaimable == {"worker": 1}
 
 
@@ -230,7 +230,7 @@ def test_a_gang_keeps_the_quota_of_completed_workers_for_its_next_attempt() -> N
     uid = queues.workload_of(world).uid
     how = observation.Exit(1, "Error", "", world.now)
     world.update("job-worker-0", phase=observation.Phase.FAILED, exit=how)
-    world.settle()
+    world.run_until_quiet()
     assert queues.workload_of(world).reclaimable == {}
     assert queues.workload_of(world).uid == uid
 
@@ -240,7 +240,7 @@ def test_quota_that_was_returned_and_is_needed_again_is_requested() -> None:
     uid = queues.workload_of(world).uid
     again = restarts.next_attempt(world.status, world.now)
     world.job = world.job.model_copy(update={"status": again})
-    world.settle()
+    world.run_until_quiet()
     assert world.pods == {}
     assert queues.workload_of(world).uid != uid
     assert queues.workload_of(world).reclaimable == {}

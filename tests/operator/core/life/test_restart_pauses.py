@@ -19,7 +19,7 @@ def report(world: builders.World) -> None:
     world.job = world.job.model_copy(
         update={"status": world.status.model_copy(update={"progress": latest})}
     )
-    world.settle()
+    world.run_until_quiet()
 
 
 def fail(world: builders.World) -> None:
@@ -54,9 +54,9 @@ def lose(world: builders.World, how: Any = delete) -> float:
     """Lose the worker, and return how many seconds its next attempt waited."""
     how(world)
     before = world.now
-    world.settle()
+    world.run_until_quiet()
     world.run()
-    world.settle()
+    world.run_until_quiet()
     return (world.now - before).total_seconds()
 
 
@@ -90,7 +90,7 @@ def test_a_restart_after_a_long_run_does_not_pause() -> None:
         world.advance(3600)
         world.exit("job-worker-0", 1)
         before = world.now
-        world.settle()
+        world.run_until_quiet()
         assert world.now == before
         world.run()
 
@@ -117,7 +117,7 @@ def test_a_node_that_turns_pods_away_costs_no_budget_and_is_left_in_peace() -> N
         away = observation.Exit(-1, "OutOfnvidia.com/gpu", "no device", world.now)
         world.update("job-worker-0", phase=observation.Phase.FAILED, exit=away)
         before = world.now
-        world.settle()
+        world.run_until_quiet()
         assert world.status.restart_causes == {"Infrastructure": times}
         assert (world.now - before).total_seconds() == 10 * 2 ** (times - 1)
     assert world.status.restarts.failure == 0
@@ -128,9 +128,9 @@ def test_a_job_that_is_resumed_begins_its_pauses_from_zero() -> None:
     for _ in range(4):
         lose(world)
     world.edit(suspend=True)
-    world.settle()
+    world.run_until_quiet()
     world.edit(suspend=False)
-    world.settle()
+    world.run_until_quiet()
     assert lose(world) == 0
 
 
@@ -143,10 +143,10 @@ def test_failures_that_turn_out_to_be_disruptions_wait_as_well() -> None:
         world.step()
         world.update("job-worker-0", disrupted=True, reason="PreemptionByScheduler")
         world.step()
-        world.settle()
+        world.run_until_quiet()
         pauses.append((world.now - before).total_seconds())
         world.run()
-        world.settle()
+        world.run_until_quiet()
     assert pauses == [0, 10, 20, 40, 80]
     assert (world.status.restarts.failure, world.status.restarts.disruption) == (0, 5)
 
@@ -163,7 +163,7 @@ def test_a_replica_that_is_lost_during_a_pause_does_not_prolong_it() -> None:
     del world.pods["job-worker-1"]
     world.step()
     assert world.status.attempt_time == begins_at
-    world.settle()
+    world.run_until_quiet()
     assert world.now == begins_at
     assert {"job-worker-0", "job-worker-1"} <= {*world.pods}
 

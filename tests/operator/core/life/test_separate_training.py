@@ -20,7 +20,7 @@ def report(world: builders.World, sent: progress.Report) -> None:
 def test_a_report_becomes_a_condition_that_outlives_the_job_and_not_the_attempt() -> None:
     world = builders.a_world(worker=2)
     world.run()
-    world.settle()
+    world.run_until_quiet()
     world.advance(5)
     report(world, progress.Report(step=0, separate_training=SEEN))
     assert world.status.progress is None
@@ -31,21 +31,21 @@ def test_a_report_becomes_a_condition_that_outlives_the_job_and_not_the_attempt(
         " Keras' fit shares nothing with them. Call tfparallel_trainer.start() right after the"
         " imports, and call tfparallel_trainer.fit there"
     )
-    world.settle()
+    world.run_until_quiet()
     assert world.decide().events == ()
     assert conditions.is_true(world.status, names.Condition.SEPARATE_TRAINING)
     assert world.status.state == "Running"
     world.exit("job-worker-1", 137)
-    world.settle()
+    world.run_until_quiet()
     assert world.status.attempt == 2
     assert conditions.find(world.status, names.Condition.SEPARATE_TRAINING) is None
     world.run()
     world.advance(5)
     report(world, progress.Report(step=0, separate_training=SEEN))
-    world.settle()
+    world.run_until_quiet()
     world.exit("job-worker-0", 0)
     world.exit("job-worker-1", 0)
-    world.settle()
+    world.run_until_quiet()
     assert world.status.state == "Succeeded"
     assert conditions.is_true(world.status, names.Condition.SEPARATE_TRAINING)
 

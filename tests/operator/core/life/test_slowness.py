@@ -14,7 +14,7 @@ from tfparallel_trainer.contract import progress
 def running(**job: Any) -> builders.World:
     world = builders.a_world(**{"trainer": True, "worker": 1, **job})
     world.run()
-    world.settle()
+    world.run_until_quiet()
     return world
 
 
@@ -23,7 +23,7 @@ def report(world: builders.World, step: int = 3, **more: Any) -> None:
     reports = job_status.of_report(sent, world.now)
     changed = world.status.model_copy(update=reports._asdict())
     world.job = world.job.model_copy(update={"status": changed})
-    world.settle()
+    world.run_until_quiet()
 
 
 def message(world: builders.World) -> str:
@@ -37,10 +37,10 @@ def test_no_step_after_a_minute_is_slow_until_one_ends() -> None:
     began = world.now
     assert world.decide().wake_at == began + slowness.SILENCE
     world.advance(59)
-    world.settle()
+    world.run_until_quiet()
     assert "slow" not in message(world)
     world.advance(1)
-    world.settle()
+    world.run_until_quiet()
     assert "training is slow: no step has ended yet. See what the coordinator" in message(world)
     assert world.decide().wake_at is None
     report(world)
@@ -55,7 +55,7 @@ def test_each_report_moves_the_silence() -> None:
         assert "slow" not in message(world)
         assert world.decide().wake_at == world.now + slowness.SILENCE
     world.advance(60)
-    world.settle()
+    world.run_until_quiet()
     assert "training is slow: it has reported nothing since step 4. See whether" in message(world)
 
 
@@ -96,7 +96,7 @@ def test_a_script_need_not_report() -> None:
     world = running(trainer=False)
     assert world.decide().wake_at is None
     world.advance(3600)
-    world.settle()
+    world.run_until_quiet()
     assert message(world) == "1/1 replicas run or have completed"
 
 
@@ -114,7 +114,7 @@ def test_a_report_of_an_earlier_attempt_says_nothing_of_this_one() -> None:
     world.advance(5)
     report(world, input_wait="0.35")
     world.exit("job-worker-0", 1)
-    world.settle()
+    world.run_until_quiet()
     world.run()
-    world.settle()
+    world.run_until_quiet()
     assert message(world) == "1/1 replicas run or have completed"

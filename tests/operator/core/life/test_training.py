@@ -26,7 +26,7 @@ def test_the_decision_after_the_pods_has_the_status_and_the_event() -> None:
     world.step()
     assert (world.status.attempt, world.status.ready) == (1, "0/3")
     assert [event.reason for event in world.events] == [names.Reason.JOB_STARTED]
-    world.settle()
+    world.run_until_quiet()
     assert len(world.created) == len(ALL_PODS)
 
 
@@ -34,14 +34,14 @@ def test_the_decision_after_the_pods_has_the_status_and_the_event() -> None:
 def test_an_operator_that_died_between_two_pods_creates_the_others(writes: int) -> None:
     world = builders.World(builders.a_job(chief=1, worker=2))
     world.step(writes=writes)
-    world.settle()
+    world.run_until_quiet()
     assert sorted(world.created) == [(name, 1, 0) for name in sorted(ALL_PODS)]
 
 
 def test_pods_of_a_spec_that_was_edited_before_the_status_make_way() -> None:
     world = started()
     world.edit(backoff_limit=1)
-    world.settle()
+    world.run_until_quiet()
     assert world.status.attempt == 2
     assert {pod.attempt for pod in world.pods.values()} == {2}
     assert len(set(world.created)) == len(world.created)
@@ -51,7 +51,7 @@ def test_pods_of_a_spec_that_was_edited_before_the_status_make_way() -> None:
 def test_pods_whose_config_map_is_gone_before_the_status_make_way() -> None:
     world = started()
     world.config = None
-    world.settle()
+    world.run_until_quiet()
     assert {pod.attempt for pod in world.pods.values()} == {2}
 
 
@@ -59,7 +59,7 @@ def test_an_edit_that_cannot_be_used_before_the_status_leaves_the_pods_alone() -
     world = started()
     world.problem = observation.Problem("no such strategy", generation=2)
     before = {name: pod.uid for name, pod in world.pods.items()}
-    world.settle()
+    world.run_until_quiet()
     assert {name: pod.uid for name, pod in world.pods.items()} == before
     assert world.status.attempt == 1
 
@@ -79,7 +79,7 @@ def test_pods_whose_spec_is_neither_valid_nor_on_record_are_deleted() -> None:
 def test_a_job_that_is_suspended_before_the_status_gives_its_pods_back() -> None:
     world = started()
     world.edit(suspend=True)
-    world.settle()
+    world.run_until_quiet()
     assert not world.pods
     assert world.status.state is names.State.SUSPENDED
 
@@ -89,7 +89,7 @@ def test_what_began_before_the_status_counts_as_an_attempt() -> None:
     world = started()
     for suspend in (True, False):
         world.edit(suspend=suspend)
-        world.settle()
+        world.run_until_quiet()
     assert (world.status.attempt, world.status.restarts.disruption) == (2, 0)
     assert len(set(world.created)) == len(world.created) == 2 * len(ALL_PODS)
 
@@ -99,7 +99,7 @@ def test_a_pod_that_ends_before_the_status_counts() -> None:
     world.run()
     for name in ALL_PODS:
         world.exit(name, 0)
-    world.settle()
+    world.run_until_quiet()
     assert world.status.state is names.State.SUCCEEDED
 
 
@@ -113,7 +113,7 @@ def test_ports_of_nodes_are_on_record_before_pods_use_them() -> None:
 
 def test_a_job_that_was_suspended_at_first_is_resumed_on_record() -> None:
     world = builders.World(builders.a_job(worker=2, run_policy={"suspend": True}))
-    world.settle()
+    world.run_until_quiet()
     world.edit(suspend=False)
     world.step(writes=1)
     assert (world.status.attempt, world.pods) == (1, {})

@@ -66,7 +66,7 @@ def test_fields_name_a_claim_by_its_template() -> None:
 
 def test_a_claim_is_created_before_the_pods_of_each_attempt() -> None:
     world = builders.World(builders.a_job(trainer=True, spec=spec(), worker=1))
-    world.settle()
+    world.run_until_quiet()
     assert world.claims == ["job-data"]
     for _ in range(2):
         created = [created["kind"] for created in world.manifests]
@@ -74,12 +74,12 @@ def test_a_claim_is_created_before_the_pods_of_each_attempt() -> None:
         world.manifests.clear()
         world.run()
         world.exit("job-worker-0", 1)
-        world.settle()
+        world.run_until_quiet()
 
 
 def test_a_job_that_runs_asks_for_nothing() -> None:
     world = builders.World(builders.a_job(trainer=True, spec=spec(), worker=1))
-    world.settle()
+    world.run_until_quiet()
     world.run()
-    world.settle()
+    world.run_until_quiet()
     assert world.decide().creations == ()

@@ -209,7 +209,7 @@ def test_stored_bytes_grow_with_the_number_of_replicas_and_not_with_its_square(
 
 def test_a_cluster_that_no_variable_can_hold_is_refused_with_a_remedy() -> None:
     world = builders.World(builders.a_job(worker=5000))
-    world.settle()
+    world.run_until_quiet()
     assert world.pods == {}
     condition = conditions.find(world.status, names.Condition.FAILED)
     assert condition is not None

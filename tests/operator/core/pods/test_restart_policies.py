@@ -47,10 +47,10 @@ def test_a_pod_keeps_no_restarts_in_place_but_those_of_sidecars() -> None:
 
 def test_one_event_says_which_fields_count_for_nothing() -> None:
     world = builders.World(parse(POD))
-    world.settle()
+    world.run_until_quiet()
     world.run()
     world.exit("job-worker-0", 1)
-    world.settle()
+    world.run_until_quiet()
     [event] = [
         event for event in world.events if event.reason == names.Reason.RESTART_POLICY_IGNORED
     ]
@@ -64,7 +64,7 @@ def test_a_job_without_such_fields_has_no_event() -> None:
     pod = {**POD, "containers": [{"name": "tensorflow", "image": "i"}]}
     pod["initContainers"] = [{"name": "proxy", "image": "i", "restartPolicy": "Always"}]
     world = builders.World(parse(pod))
-    world.settle()
+    world.run_until_quiet()
     assert not [
         event for event in world.events if event.reason == names.Reason.RESTART_POLICY_IGNORED
     ]

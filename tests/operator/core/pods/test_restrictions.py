@@ -334,7 +334,7 @@ def test_a_restricted_job_gets_nothing_and_says_why_once() -> None:
     job = builders.a_job(worker=1, spec={"network": "Open", "hostNetwork": True})
     world = RestrictedWorld(job, restriction="spec.hostNetwork is hostNetwork", host_port=10_000)
     for _ in range(3):
-        world.settle()
+        world.run_until_quiet()
     assert not world.pods
     assert not world.has_service
     assert world.status.host_ports is None  # Others may have them.
@@ -342,22 +342,22 @@ def test_a_restricted_job_gets_nothing_and_says_why_once() -> None:
     [refused] = [c for c in world.status.conditions if c.type == "CreationRefused"]
     assert (refused.status, refused.message) == ("True", "spec.hostNetwork is hostNetwork")
     world.restriction = ""
-    world.settle()
+    world.run_until_quiet()
     assert world.pods.keys() == {"job-worker-0"}
     assert all(c.status == "False" for c in world.status.conditions if c.type == "CreationRefused")
 
 
 def test_a_running_job_goes_on_and_gets_no_new_pods() -> None:
     world = RestrictedWorld(builders.a_job(chief=1, worker=1))
-    world.settle()
+    world.run_until_quiet()
     world.run("job-chief-0", "job-worker-0")
-    world.settle()
+    world.run_until_quiet()
     world.restriction = "spec.x is forbidden"
-    world.settle()
+    world.run_until_quiet()
     assert world.status.state is names.State.RUNNING
     assert len(world.pods) == 2
     world.exit("job-worker-0", 1)
-    world.settle()
+    world.run_until_quiet()
     assert not world.pods
     assert world.status.attempt == 2
     [refused] = [c for c in world.status.conditions if c.type == "CreationRefused"]

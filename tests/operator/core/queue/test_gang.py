@@ -21,7 +21,7 @@ def test_each_gang_scheduler_has_a_plugin() -> None:
 
 def test_without_a_request_no_gang_is_created() -> None:
     world = builders.World(builders.a_job(worker=2), settings=gangs.with_gangs(COSCHEDULING))
-    world.settle()
+    world.run_until_quiet()
     assert len(world.pods) == 2
     assert not world.groups
     assert "schedulerName" not in gangs.a_pod(world)["spec"]
@@ -88,7 +88,7 @@ def test_what_a_template_says_of_its_scheduler_and_priority_wins() -> None:
 def test_a_scheduling_policy_goes_to_the_scheduler_of_the_installation() -> None:
     job = builders.a_job(worker=2, run_policy={"schedulingPolicy": {"minAvailable": 1}})
     world = builders.World(job, settings=gangs.with_gangs(VOLCANO))
-    world.settle()
+    world.run_until_quiet()
     assert gangs.only_group(world).api_version == "scheduling.volcano.sh/v1beta1"
 
 
@@ -107,12 +107,12 @@ def test_what_a_scheduler_cannot_do_fails_the_job_with_the_remedy_until_it_is_co
 ) -> None:
     job = builders.a_job(worker=3, run_policy={"schedulingPolicy": policy})
     world = builders.World(job, settings=gangs.with_gangs(scheduler))
-    world.settle()
+    world.run_until_quiet()
     assert builders.truth(world, names.Condition.FAILED) == ("True", "InvalidSpec")
     assert sentence in world.events[-1].message
     assert not world.pods
     world.edit(scheduling_policy=None)
-    world.settle()
+    world.run_until_quiet()
     assert builders.state_of(world) is names.State.PENDING
     assert len(world.pods) == 3
 
@@ -120,10 +120,10 @@ def test_what_a_scheduler_cannot_do_fails_the_job_with_the_remedy_until_it_is_co
 def test_a_job_that_trains_outlives_its_installation_losing_the_scheduler() -> None:
     job = builders.a_job(worker=2, run_policy={"schedulingPolicy": {"minAvailable": 2}})
     world = builders.World(job, settings=gangs.with_gangs(COSCHEDULING))
-    world.settle()
+    world.run_until_quiet()
     world.run()
     world.settings = gangs.with_gangs(None)
-    world.settle()
+    world.run_until_quiet()
     assert builders.state_of(world) is names.State.RUNNING
     assert gangs.only_group(world).spec == {"minMember": 2}
 
@@ -131,7 +131,7 @@ def test_a_job_that_trains_outlives_its_installation_losing_the_scheduler() -> N
 def test_on_one_machine_a_gang_is_nothing_special() -> None:
     job = builders.a_job(worker=2, run_policy={"schedulingPolicy": {"queue": "q"}})
     world = builders.World(job)
-    world.settle()
+    world.run_until_quiet()
     assert len(world.pods) == 2
     assert not world.groups
 
@@ -141,7 +141,7 @@ def test_a_new_attempt_keeps_its_place_in_the_queue() -> None:
     before = gangs.only_group(world)
     world.run()
     world.exit("job-worker-1", 1)
-    world.settle()
+    world.run_until_quiet()
     assert world.status.attempt == 2
     assert gangs.only_group(world) == before
 
@@ -150,11 +150,11 @@ def test_those_who_have_completed_are_not_waited_for() -> None:
     world = gangs.a_gang(chief=1, worker=3, ps=1)
     world.run()
     world.exit("job-worker-0", 0)
-    world.settle()
+    world.run_until_quiet()
     assert gangs.only_group(world).spec == {"minMember": 4}
     del world.pods["job-worker-0"]
     world.exit("job-worker-1", 1)
-    world.settle()
+    world.run_until_quiet()
     assert world.pods["job-worker-1"].replica_attempt == 1
     assert len(world.pods) == gangs.only_group(world).spec["minMember"]
 
@@ -164,22 +164,22 @@ def test_the_group_follows_the_workers_that_come_and_go() -> None:
     world.run()
     world.advance(100)
     world.scale(3)
-    world.settle()
+    world.run_until_quiet()
     assert gangs.only_group(world).spec == {"minMember": 3}
 
 
 def test_a_job_that_does_not_train_holds_no_group() -> None:
     world = gangs.a_gang(worker=2)
     world.edit(suspend=True)
-    world.settle()
+    world.run_until_quiet()
     assert not world.groups
     world.edit(suspend=False)
-    world.settle()
+    world.run_until_quiet()
     assert gangs.only_group(world).spec == {"minMember": 2}
     world.run()
     for name in list(world.pods):
         world.exit(name, 0)
-    world.settle()
+    world.run_until_quiet()
     assert builders.state_of(world) is names.State.SUCCEEDED
     assert not world.groups
 
@@ -188,12 +188,12 @@ def test_a_job_that_changes_its_scheduler_leaves_no_group_behind() -> None:
     world = gangs.a_gang(COSCHEDULING, worker=2)
     scheduling = types.Scheduling(gang=VOLCANO)
     world.edit_spec(scheduling=scheduling)
-    world.settle()
+    world.run_until_quiet()
     assert gangs.only_group(world).api_version == "scheduling.volcano.sh/v1beta1"
 
 
 def test_a_group_that_somebody_deletes_is_recreated() -> None:
     world = gangs.a_gang(worker=2)
     world.groups.clear()
-    world.settle()
+    world.run_until_quiet()
     assert gangs.only_group(world).spec == {"minMember": 2}

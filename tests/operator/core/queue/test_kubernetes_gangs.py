@@ -16,7 +16,7 @@ def test_workers_of_servers_do_not_come_and_go_in_a_group_that_does_not_change()
     spec = {"scheduling": {"gang": "Kubernetes"}}
     job = builders.a_job(chief=1, worker=2, ps=1, elastic=True, spec=spec)
     world = builders.World(job, settings=gangs.with_gangs())
-    world.settle()
+    world.run_until_quiet()
     assert "whose groups are fixed" in world.events[-1].message
     assert not world.pods
 
@@ -31,7 +31,7 @@ def test_each_attempt_has_another_group_of_kubernetes_for_they_cannot_change() -
     assert "schedulerName" not in pod["spec"]
     world.run()
     world.exit("job-worker-1", 1)
-    world.settle()
+    world.run_until_quiet()
     assert gangs.only_group(world).name == "job-2"
 
 
@@ -50,7 +50,7 @@ def test_a_group_of_kubernetes_has_the_priority_class_of_its_pods(
     if of_policy is not None:
         document["spec"]["runPolicy"] = {"schedulingPolicy": {"priorityClass": of_policy}}
     world = builders.World(load.parse_job(document), settings=gangs.with_gangs())
-    world.settle()
+    world.run_until_quiet()
     assert gangs.a_pod(world)["spec"]["priorityClassName"] == expected
     assert gangs.only_group(world).spec.get("priorityClassName", "") == expected
 
@@ -77,7 +77,7 @@ def assert_remade(world: builders.World) -> observation.Group:
     decided = world.decide()
     assert [deletion.name for deletion in decided.deletions] == ["job-1"]
     assert not decided.creations
-    world.settle()
+    world.run_until_quiet()
     assert {pod.attempt for pod in world.pods.values()} == {1}
     return gangs.only_group(world)
 
@@ -112,22 +112,22 @@ def test_a_priority_class_that_the_api_server_fills_in_is_none_of_the_jobs() -> 
 def test_a_group_with_pods_stays_until_the_next_attempt() -> None:
     document = builders.manifest(worker=2)
     world = before_its_pods(document)
-    world.settle()
+    world.run_until_quiet()
     template = document["spec"]["tfReplicaSpecs"]["Worker"]["template"]["spec"]
     template["priorityClassName"] = "urgent"
     edit(world, document)
-    world.settle()
+    world.run_until_quiet()
     assert "priorityClassName" not in gangs.only_group(world).spec
     world.run()
     world.exit("job-worker-1", 1)
-    world.settle()
+    world.run_until_quiet()
     assert gangs.only_group(world).spec["priorityClassName"] == "urgent"
 
 
 def lose(world: builders.World, pod: str) -> None:
     """Have somebody delete a pod."""
     del world.pods[pod]
-    world.settle()
+    world.run_until_quiet()
 
 
 def test_one_that_runs_again_alone_joins_no_group_of_kubernetes() -> None:

@@ -9,17 +9,17 @@ def test_suspended_by_its_user_it_leaves_the_queue_and_resumed_it_queues_again()
     world = queues.queued_world()
     queues.admit(world)
     world.run()
-    world.settle()
+    world.run_until_quiet()
     world.edit(suspend=True)
     world.step()
     assert world.workload is not None, "its pods still use the quota"
-    world.settle()
+    world.run_until_quiet()
     assert not world.pods
     assert world.workload is None
     assert builders.truth(world, queues.ADMITTED) == ("False", "JobSuspended")
     assert world.status.restarts.disruption == 0
     world.edit(suspend=False)
-    world.settle()
+    world.run_until_quiet()
     assert builders.truth(world, names.Condition.SUSPENDED) == ("False", "JobResumed")
     assert builders.truth(world, queues.ADMITTED) == ("False", "JobQueued")
     queues.admit(world)
@@ -36,9 +36,9 @@ def test_a_workload_that_somebody_deletes_takes_the_pods_with_it() -> None:
     world = queues.queued_world()
     queues.admit(world)
     world.run()
-    world.settle()
+    world.run_until_quiet()
     world.workload = None
-    world.settle()
+    world.run_until_quiet()
     assert not world.pods
     assert builders.truth(world, queues.ADMITTED) == ("False", "JobQueued")
     assert queues.workload_of(world).conditions == ()
@@ -49,14 +49,14 @@ def scaled(world: builders.World, workers: int) -> None:
     """Have a person scale the workers, and the operator answer."""
     world.scale(workers)
     world.advance(120)
-    world.settle()
+    world.run_until_quiet()
 
 
 def test_scaled_it_queues_again_with_its_new_size_and_no_disruption() -> None:
     world = queues.queued_world(elastic=True, chief=1, worker=2)
     queues.admit(world)
     world.run()
-    world.settle()
+    world.run_until_quiet()
     scaled(world, 3)
     assert not world.pods
     assert queues.workload_of(world).counts == {"chief": 1, "worker": 3}
@@ -94,7 +94,7 @@ def relabelled(world: builders.World, **labels: str) -> None:
     """Have a person change the job's labels."""
     metadata = world.job.metadata.model_copy(update={"labels": labels})
     world.job = world.job.model_copy(update={"metadata": metadata})
-    world.settle()
+    world.run_until_quiet()
 
 
 def test_another_queue_or_priority_counts_while_it_waits_and_not_while_it_has_quota() -> None:
@@ -116,7 +116,7 @@ def test_another_queue_or_priority_counts_while_it_waits_and_not_while_it_has_qu
 
 def test_a_label_that_comes_late_stops_the_job_until_it_is_admitted() -> None:
     world = builders.World(builders.a_job(worker=2), settings=queues.QUEUES, flavors=queues.FLAVORS)
-    world.settle()
+    world.run_until_quiet()
     world.run()
     assert len(world.pods) == 2
     relabelled(world, **{names.LABEL_QUEUE: "research"})

@@ -12,7 +12,7 @@ def test_preempted_it_ends_its_pods_then_gives_the_quota_back_and_waits() -> Non
     world = queues.queued_world()
     queues.admit(world)
     world.run()
-    world.settle()
+    world.run_until_quiet()
     the_message = "to make place for another"
     kueue_workload = queues.workload_of(world)
     evicted = {
@@ -31,7 +31,7 @@ def test_preempted_it_ends_its_pods_then_gives_the_quota_back_and_waits() -> Non
     assert builders.truth(world, queues.ADMITTED) == ("False", "JobEvicted")
     world.step()
     assert queues.conditions_of(world)["QuotaReserved"][0] == "True", "pods still use it"
-    world.settle()
+    world.run_until_quiet()
     assert not world.pods
     assert queues.conditions_of(world)["QuotaReserved"] == ("False", "Pending")
     assert queues.conditions_of(world)["Admitted"] == ("False", "NoReservation")
@@ -50,7 +50,7 @@ def test_admitted_again_it_begins_a_new_attempt() -> None:
     world.run()
     queues.evict(world)
     world.advance(1000)
-    world.settle()
+    world.run_until_quiet()
     assert builders.truth(world, names.Condition.FAILED) is None, "waiting is not running"
     queues.admit(world)
     assert world.status.attempt == 2
@@ -89,9 +89,9 @@ def test_restarts_keep_the_admission() -> None:
     world = queues.queued_world()
     queues.admit(world)
     world.run()
-    world.settle()
+    world.run_until_quiet()
     world.exit("job-worker-0", 1)
-    world.settle()
+    world.run_until_quiet()
     assert world.status.attempt == 2
     assert len(world.pods) == 3
     assert queues.conditions_of(world)["QuotaReserved"][0] == "True"
@@ -104,13 +104,13 @@ def test_kueue_learns_of_starts_losses_and_recoveries() -> None:
     queues.admit(world)
     assert queues.conditions_of(world)["PodsReady"] == ("False", "WaitForStart")
     world.run()
-    world.settle()
+    world.run_until_quiet()
     assert queues.conditions_of(world)["PodsReady"] == ("True", "Started")
     world.exit("job-worker-0", 1)
-    world.settle()
+    world.run_until_quiet()
     assert queues.conditions_of(world)["PodsReady"] == ("False", "WaitForRecovery")
     world.run()
-    world.settle()
+    world.run_until_quiet()
     assert queues.conditions_of(world)["PodsReady"] == ("True", "Recovered")
 
 
@@ -121,22 +121,22 @@ def test_at_the_end_the_quota_is_free_when_the_last_pod_has_ended(code: int, rea
     )
     queues.admit(world)
     world.run()
-    world.settle()
+    world.run_until_quiet()
     world.exit("job-chief-0", code)
     world.advance(60)
-    world.settle()
+    world.run_until_quiet()
     assert builders.state_of(world) == reason
     assert "Finished" not in queues.conditions_of(world), "a worker still has its devices"
     world.update("job-worker-0", lingers=True)
     world.exit("job-worker-0", 0)
-    world.settle()
+    world.run_until_quiet()
     assert "Finished" not in queues.conditions_of(world), "its sidecar still has them"
     world.update("job-worker-0", lingers=False)
-    world.settle()
+    world.run_until_quiet()
     assert queues.conditions_of(world)["Finished"] == ("True", reason)
     assert builders.truth(world, queues.ADMITTED) == ("False", "JobFinished")
     writes = world.writes
-    world.settle()
+    world.run_until_quiet()
     assert world.writes == writes
 
 
@@ -144,7 +144,7 @@ def test_success_that_comes_with_an_eviction_is_success() -> None:
     world = queues.queued_world()
     queues.admit(world)
     world.run()
-    world.settle()
+    world.run_until_quiet()
     world.exit("job-chief-0", 0)
     queues.evict(world)
     assert builders.state_of(world) is names.State.SUCCEEDED

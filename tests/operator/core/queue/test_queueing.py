@@ -32,7 +32,7 @@ def test_its_templates_say_what_decides_about_quota_and_nothing_of_an_attempt() 
         "spec": {"nodeSelector": {"zone": "a"}, "priorityClassName": "high"},
     }
     world = builders.World(load.parse_job(document), settings=queues.QUEUES)
-    world.settle()
+    world.run_until_quiet()
     [pod_set] = world.manifests[0]["spec"]["podSets"]
     spec = pod_set["template"]["spec"]
     assert spec["nodeSelector"] == {"zone": "a"}
@@ -140,7 +140,7 @@ def test_pods_that_kueue_places_itself_wait_for_their_place() -> None:
 def test_on_one_machine_nobody_queues() -> None:
     world = queues.queued_world()
     world = builders.World(world.job.model_copy(update={"status": builders.a_job(worker=1).status}))
-    world.settle()
+    world.run_until_quiet()
     assert len(world.pods) == 3
     assert world.workload is None
 
@@ -153,7 +153,7 @@ def test_without_kueue_the_job_waits_and_says_so_until_it_is_there() -> None:
     world.step(refusal=refusal)
     refused = names.Condition.CREATION_REFUSED
     assert builders.truth(world, refused) == ("True", "KueueNotInstalled")
-    world.settle()
+    world.run_until_quiet()
     assert builders.truth(world, refused) == ("False", "ReplicasCreated")
     queues.admit(world)
     assert len(world.pods) == 1

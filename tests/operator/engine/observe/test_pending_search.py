@@ -79,9 +79,9 @@ def say(api: Api, name: str, message: str) -> None:
 async def test_the_condition_says_what_an_event_says(api: Api, world: MemoryCluster) -> None:
     async with world.running(objects.job(workers=0)):
         await api.warn("digits-chief-0", NO_CONFIG_MAP)
-        await world.engine.settle(29)
+        await world.engine.run_until_quiet(29)
         assert message(world) == "0/1 replicas run or have completed"
-        await world.engine.settle(1)
+        await world.engine.run_until_quiet(1)
         cause = f"digits-chief-0: FailedMount: {NO_CONFIG_MAP}"
         assert f"; {cause}. Create the ConfigMap" in message(world)
         assert world.status["replicas"]["Chief"]["reason"] == cause
@@ -99,7 +99,7 @@ async def test_an_event_with_an_odd_time_and_a_very_long_note_is_read(
             event for event in api.items(resources.EVENTS) if event["reason"] == "FailedMount"
         ]
         event["eventTime"] = "10000-01-01T00:00:00.000000Z"
-        await world.engine.settle(seconds=60)
+        await world.engine.run_until_quiet(seconds=60)
         assert "FailedMount: no volume xx" in message(world)
 
 
@@ -109,12 +109,12 @@ async def test_the_condition_names_a_claim_that_has_no_volume(world: MemoryClust
         for pod in world.api.items(resources.PODS):
             volume = {"name": "data", "persistentVolumeClaim": {"claimName": "digits-data"}}
             pod["spec"]["volumes"] = [{"name": "scratch", "emptyDir": {}}, volume]
-        await world.engine.settle(30)
-        await world.engine.settle(1)  # the workers have their turn after the chief
+        await world.engine.run_until_quiet(30)
+        await world.engine.run_until_quiet(1)  # the workers have their turn after the chief
         assert '"digits-data" names no StorageClass' in message(world)
         claim["status"] = {"phase": "Bound"}
-        await world.engine.settle(60)
-        await world.engine.settle(1)
+        await world.engine.run_until_quiet(60)
+        await world.engine.run_until_quiet(1)
         assert "StorageClass" not in message(world)
 
 
@@ -123,10 +123,10 @@ async def test_a_role_is_looked_at_once_a_minute_and_not_at_all_once_it_names_a_
 ) -> None:
     async with world.running(objects.job(workers=0)):
         for seconds, reads in ((29, 0), (1, 1), (59, 1), (1, 2)):
-            await world.engine.settle(seconds)
+            await world.engine.run_until_quiet(seconds)
             assert api.reads == reads
         say(api, "digits-chief-0", "0/4 nodes are available")
-        await world.engine.settle(600)
+        await world.engine.run_until_quiet(600)
         assert api.reads == 2
 
 
@@ -134,7 +134,7 @@ async def test_a_pod_that_names_its_cause_hides_no_other(api: Api, world: Memory
     async with world.running(objects.job(workers=1)):
         say(api, "digits-chief-0", NO_ROOM)
         await api.warn("digits-worker-0", NO_CONFIG_MAP)
-        await world.engine.settle(30)
+        await world.engine.run_until_quiet(30)
         assert f"; digits-chief-0: Unschedulable: {NO_ROOM}. Lower resources" in message(world)
         assert f" digits-worker-0: FailedMount: {NO_CONFIG_MAP}. Create the" in message(world)
 
@@ -147,7 +147,7 @@ async def test_a_pod_of_which_nobody_says_anything_hides_no_other(
         say(api, "digits-chief-0", NO_ROOM)
         await api.warn("digits-worker-2", NO_CONFIG_MAP)
         for seconds, names_it in ((30, False), (60, False), (60, True), (60, True)):
-            await world.engine.settle(seconds)
+            await world.engine.run_until_quiet(seconds)
             assert (NO_CONFIG_MAP in message(world)) == names_it
         assert api.reads == 4
 
@@ -157,9 +157,9 @@ async def test_what_was_read_stays_while_events_cannot_be_read(
 ) -> None:
     async with world.running(objects.job(workers=0)):
         await api.warn("digits-chief-0", NO_CONFIG_MAP)
-        await world.engine.settle(30)
+        await world.engine.run_until_quiet(30)
         api.refuses = True
-        await world.engine.settle(60)
+        await world.engine.run_until_quiet(60)
         assert api.reads == 2
         assert NO_CONFIG_MAP in message(world)
 

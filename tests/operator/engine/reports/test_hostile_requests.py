@@ -123,7 +123,7 @@ async def _site() -> AsyncIterator[Site]:
     world, virtual_time = MemoryCluster(), clock.Clock()
     async with world.running(objects.job()):
         await world.api.create(resources.JOBS, "b", objects.job("normal"))
-        await world.engine.settle(seconds=0)
+        await world.engine.run_until_quiet(seconds=0)
         [uid] = [
             job["metadata"]["uid"]
             for job in world.api.items(resources.JOBS)

@@ -48,7 +48,7 @@ async def _running(gate: Gate) -> AsyncIterator[memory_api.MemoryApi]:
         try:
             yield api
             gate.open.set()
-            await engine.settle(seconds=0)
+            await engine.run_until_quiet(seconds=0)
         finally:
             gate.open.set()
 
@@ -112,8 +112,8 @@ async def test_a_look_that_fails_leaves_no_manifest_behind(
     refusal = faults.Refusal("^create .*/pods/", errors.Unavailable("the API server is away"))
     cluster = MemoryCluster(refusal)
     async with cluster.running(objects.job("large", LARGE)):
-        await cluster.engine.settle(seconds=30)
-        await cluster.engine.settle(seconds=30)
+        await cluster.engine.run_until_quiet(seconds=30)
+        await cluster.engine.run_until_quiet(seconds=30)
         assert refusal.count >= 3
         first, second, *_ = filter(None, looks)  # A decision on a refusal creates nothing.
         assert len(first) + len(second) > 2 * LARGE

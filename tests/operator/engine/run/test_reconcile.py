@@ -89,7 +89,7 @@ async def test_a_quota_is_waited_for_and_reported(
         assert event["note"] == refused["message"]
         assert event["type"] == "Warning"
         refusal.error = None
-        await world.engine.settle()
+        await world.engine.run_until_quiet()
         assert len(_pods(world)) == 3
         assert world.condition("CreationRefused")["status"] == "False"
 
@@ -119,7 +119,7 @@ async def test_refused_pods_are_left_alone_for_longer_and_longer(
         for _ in range(60):
             # What else happens to the job does not hurry it.
             world.api.touch(resources.JOBS.path("default", "digits"))
-            await world.engine.settle(seconds=10)
+            await world.engine.run_until_quiet(seconds=10)
         assert 6 <= refusal.count <= 14
         assert len(world.api.log) - before <= 1, "nothing is written while nothing changes"
 
@@ -130,9 +130,9 @@ async def test_after_the_first_refusal_the_other_pods_are_not_tried(
     async with world.running(objects.job(workers=60)):
         refusal.error = errors.Refused(QUOTA, status=403)
         world.api.remove(CHIEF)
-        await world.engine.settle()
+        await world.engine.run_until_quiet()
         world.api.let_go()
-        await world.engine.settle(seconds=0)
+        await world.engine.run_until_quiet(seconds=0)
         assert 1 <= refusal.count <= 4
 
 
@@ -174,8 +174,8 @@ async def test_a_pod_of_a_node_that_lives_is_left_to_it(world: MemoryCluster) ->
     async with world.running(objects.job(workers=1)):
         await _fail_and_keep(world)
         assert "1" in {pod["metadata"]["labels"][names.LABEL_ATTEMPT] for pod in world.pods}
-        await world.engine.settle(seconds=30)
-        await world.engine.settle(seconds=30)
+        await world.engine.run_until_quiet(seconds=30)
+        await world.engine.run_until_quiet(seconds=30)
         refused = world.condition("CreationRefused")
         assert refused["reason"] == names.Reason.DELETION_STUCK
         assert "node n1 has not ended pod/" in refused["message"]
@@ -194,16 +194,16 @@ async def _fail_and_keep(world: MemoryCluster) -> None:
         pod["spec"]["nodeName"] = "n1"
         pod["status"] = {"phase": "Running", **objects.container(running={})}
         world.api.touch(resources.PODS.path("default", pod["metadata"]["name"]))
-    await world.engine.settle(seconds=0)
+    await world.engine.run_until_quiet(seconds=0)
     world.api.remove(CHIEF)
-    await world.engine.settle(seconds=0)
+    await world.engine.run_until_quiet(seconds=0)
     for pod in world.pods:
         pod["metadata"]["deletionTimestamp"] = "2026-11-21T10:00:30Z"
         world.api.touch(resources.PODS.path("default", pod["metadata"]["name"]))
     for _ in range(8):
         assert {pod["metadata"]["labels"][names.LABEL_ATTEMPT] for pod in world.pods} == {"1"}
-        await world.engine.settle(seconds=10)
-    await world.engine.settle(seconds=15)
+        await world.engine.run_until_quiet(seconds=10)
+    await world.engine.run_until_quiet(seconds=15)
 
 
 async def test_a_busy_server_is_asked_again_when_it_said(
@@ -212,10 +212,10 @@ async def test_a_busy_server_is_asked_again_when_it_said(
     refusal.error = errors.Unavailable("busy", status=429, retry_after=20.0)
     async with world.running(objects.job()):
         asked = refusal.count
-        await world.engine.settle(seconds=15)
+        await world.engine.run_until_quiet(seconds=15)
         assert refusal.count == asked
         refusal.error = None
-        await world.engine.settle(seconds=6)
+        await world.engine.run_until_quiet(seconds=6)
         assert len(_pods(world)) == 3
 
 
@@ -225,10 +225,10 @@ async def test_pauses_grow_to_half_a_minute_while_the_server_does_not_answer(
     refusal.error = errors.Unavailable("no answer")
     async with world.running(objects.job(workers=0)):
         for _ in range(60):
-            await world.engine.settle(seconds=10)
+            await world.engine.run_until_quiet(seconds=10)
         before = refusal.count
         assert before <= 40
-        await world.engine.settle(seconds=reconcile.UNANSWERED_SECONDS)
+        await world.engine.run_until_quiet(seconds=reconcile.UNANSWERED_SECONDS)
         assert refusal.count == before + 1
 
 
@@ -238,9 +238,9 @@ async def test_a_deadline_holds_while_pods_are_refused(
     refusal.error = errors.Refused("exceeded quota: gpus", status=403)
     async with world.running(objects.job(runPolicy={"activeDeadlineSeconds": 100})):
         for _ in range(8):
-            await world.engine.settle(seconds=10)
+            await world.engine.run_until_quiet(seconds=10)
         assert world.status["state"] == "Pending"
-        await world.engine.settle(seconds=20)
+        await world.engine.run_until_quiet(seconds=20)
         assert _failed(world)[0] == names.Reason.DEADLINE_EXCEEDED
 
 
@@ -254,7 +254,7 @@ async def test_an_invalid_template_fails_the_job_with_the_servers_sentence(
         assert "spec.containers[0].image: Required value" in message
         refused = refusal.count
         assert refused <= 2, "one pod of each role is enough to find out"
-        await world.engine.settle(seconds=1000)
+        await world.engine.run_until_quiet(seconds=1000)
         assert refusal.count == refused
 
 
@@ -266,7 +266,7 @@ async def test_a_corrected_template_starts_the_job_after_all(
         refusal.error = None
         path = resources.JOBS.path("default", "digits")
         await world.api.patch(path, {"spec": objects.job(workers=1)["spec"]})
-        await world.engine.settle()
+        await world.engine.run_until_quiet()
         assert world.status["state"] == "Pending"
         assert _pods(world) == ["digits-chief-0", "digits-worker-0"]
 
@@ -305,7 +305,7 @@ async def test_a_pod_that_lost_its_label_is_named(
         pod["metadata"]["labels"] = objects.labels("chief")
         pod["metadata"]["labels"][names.LABEL_MANAGED_BY] = "somebody"
         await world.api.create(resources.PODS, "default", pod)
-        await world.engine.settle()
+        await world.engine.run_until_quiet()
         refused = world.condition("CreationRefused")
         assert refused["reason"] == names.Reason.NAME_CONFLICT
         assert f"lost the label {names.LABEL_MANAGED_BY}" in refused["message"]
@@ -321,7 +321,7 @@ async def test_a_pod_that_a_finalizer_keeps_is_not_forced(world: MemoryCluster) 
         pod["metadata"]["finalizers"] = ["example.com/flush-logs"]
         world.api.touch(CHIEF)
         for _ in range(20):
-            await world.engine.settle(seconds=10)
+            await world.engine.run_until_quiet(seconds=10)
         refused = world.condition("CreationRefused")
         assert refused["reason"] == names.Reason.DELETION_STUCK
         assert "finalizer example.com/flush-logs keeps pod/digits-chief-0" in refused["message"]
@@ -330,17 +330,17 @@ async def test_a_pod_that_a_finalizer_keeps_is_not_forced(world: MemoryCluster) 
         assert names.Reason.POD_FORCED not in reasons
         assert reasons.count(names.Reason.DELETION_STUCK) == 1
         world.api.remove(CHIEF)
-        await world.engine.settle()
+        await world.engine.run_until_quiet()
         assert world.condition("CreationRefused")["status"] == "False"
 
 
 async def test_a_pod_of_an_earlier_job_of_the_name_is_waited_for(world: MemoryCluster) -> None:
     await _occupy(world.api, objects.owner(uid="earlier"))
     async with world.running(objects.job()):
-        await world.engine.settle()
+        await world.engine.run_until_quiet()
         assert world.status["state"] == "Pending"
         world.api.remove(CHIEF)
-        await world.engine.settle()
+        await world.engine.run_until_quiet()
         assert len(world.api.created) == 4
         chief = world.api.object(CHIEF)
         assert chief["metadata"]["ownerReferences"][0]["uid"] != "earlier"
@@ -356,7 +356,7 @@ async def test_an_object_that_is_no_valid_job_fails_once_and_is_left_alone(
         assert world.status["observedGeneration"] == 1
         before = len(world.api.log)
         await world.engine.sweeper.sweep()
-        await world.engine.settle(seconds=1000)
+        await world.engine.run_until_quiet(seconds=1000)
         assert len(world.api.log) == before
 
 
@@ -369,7 +369,7 @@ async def test_a_job_that_changed_under_a_decision_is_read_and_decided_again() -
         for pod in world.api.items(resources.PODS):
             pod["status"] = {"phase": "Running"}
             world.api.touch(resources.PODS.path("default", pod["metadata"]["name"]))
-        await world.engine.settle()
+        await world.engine.run_until_quiet()
         assert intruder.conflicts == 1
         assert world.status["state"] == "Running"
         assert world.status["progress"] == {"step": 1}
@@ -380,7 +380,7 @@ async def test_progress_is_never_written_by_the_engine(world: MemoryCluster) -> 
         path = resources.JOBS.path("default", "digits", "status")
         await _report(world.api, path, 7, "tfparallel-progress")
         world.api.remove(CHIEF)
-        await world.engine.settle()
+        await world.engine.run_until_quiet()
         assert world.status["attempt"] == 2
         assert world.status["progress"] == {"step": 7}
 
@@ -388,6 +388,6 @@ async def test_progress_is_never_written_by_the_engine(world: MemoryCluster) -> 
 async def test_a_job_that_is_deleted_is_not_looked_at_again(world: MemoryCluster) -> None:
     async with world.running(objects.job()):
         world.api.remove(resources.JOBS.path("default", "digits"), "deleted by a person")
-        await world.engine.settle()
+        await world.engine.run_until_quiet()
         assert _pods(world) == []
         assert world.api.log[-1] == "deleted by a person"

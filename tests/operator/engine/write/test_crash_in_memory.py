@@ -51,11 +51,11 @@ async def _live(
     """Run the engine through the remaining steps; one that was begun is not done again."""
     async with cluster.running():
         for _ in range(pauses):
-            await cluster.engine.settle(seconds)
+            await cluster.engine.run_until_quiet(seconds)
         while steps:
             steps.pop(0)(cluster.api)
             for _ in range(pauses):
-                await cluster.engine.settle(seconds)
+                await cluster.engine.run_until_quiet(seconds)
 
 
 def _outcome(api: memory_api.MemoryApi) -> Outcome:
@@ -168,7 +168,7 @@ async def test_an_operator_that_may_not_write_writes_nothing() -> None:
     cluster = MemoryCluster(may_write=refuse)
     async with cluster.running(objects.job()):
         for _ in range(3):
-            await cluster.engine.settle()
+            await cluster.engine.run_until_quiet()
     assert len(cluster.api.log) == 1
 
 
@@ -181,7 +181,7 @@ async def test_an_operator_that_loses_the_lease_after_a_status_records_no_event(
 
     cluster = MemoryCluster(api=api, may_write=refuse_after_status)
     async with cluster.running(objects.job()):
-        await cluster.engine.settle()
+        await cluster.engine.run_until_quiet()
     assert api.log[-1].endswith("/status")
     assert not any("/events/" in write for write in api.log)
 
@@ -189,7 +189,7 @@ async def test_an_operator_that_loses_the_lease_after_a_status_records_no_event(
 async def test_the_status_of_a_new_job_follows_its_pods() -> None:
     cluster = MemoryCluster()
     async with cluster.running(objects.job()):
-        await cluster.engine.settle()
+        await cluster.engine.run_until_quiet()
     writes = [write for write in cluster.api.log[1:] if "/events/" not in write]
     pods = [number for number, write in enumerate(writes) if "/pods/" in write]
     statuses = [number for number, write in enumerate(writes) if write.endswith("/status")]
@@ -200,11 +200,11 @@ async def test_the_status_of_a_new_job_follows_its_pods() -> None:
 async def test_a_job_that_is_left_alone_is_not_written_to() -> None:
     cluster = MemoryCluster()
     async with cluster.running(objects.job()):
-        await cluster.engine.settle()
+        await cluster.engine.run_until_quiet()
         await cluster.start_pods()
-        await cluster.engine.settle()
+        await cluster.engine.run_until_quiet()
         before = len(cluster.api.log)
         for _ in range(5):
             await cluster.engine.sweeper.sweep()
-            await cluster.engine.settle(seconds=700)
+            await cluster.engine.run_until_quiet(seconds=700)
         assert cluster.api.log[before:] == []

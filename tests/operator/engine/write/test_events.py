@@ -76,7 +76,7 @@ async def _queue() -> list[tuple[str, str]]:
         async with world.running(job):
             for step in (scenarios.admit, scenarios.preempt):
                 step(world.api)
-                await world.engine.settle(seconds=0)
+                await world.engine.run_until_quiet(seconds=0)
         events += world.events()
     return events
 
@@ -93,7 +93,7 @@ async def _two_installations() -> list[tuple[str, str]]:
         answer = f"team/second answered {world.clock.utc().isoformat()}"
         annotations = {names.ANNOTATION_QUESTION: answer}
         await world.api.patch(path, {"metadata": {"annotations": annotations}})
-        await world.engine.settle(seconds=0)
+        await world.engine.run_until_quiet(seconds=0)
     return world.events()
 
 
@@ -103,7 +103,7 @@ async def _all_refusals() -> list[tuple[str, str]]:
     for refusal in REFUSALS:
         world = MemoryCluster(refusal)
         async with world.running(objects.job()):
-            await world.engine.settle(seconds=2)
+            await world.engine.run_until_quiet(seconds=2)
         events += world.events()
 
     world = MemoryCluster(_without_gangs())
@@ -121,7 +121,7 @@ async def _all_refusals() -> list[tuple[str, str]]:
         await world.api.patch(path, {"status": ports})
         job = objects.job(network="Open", hostNetwork=True)
         await world.api.create(resources.JOBS, "default", job)
-        await world.engine.settle(seconds=0)
+        await world.engine.run_until_quiet(seconds=0)
     events += world.events()
 
     world = MemoryCluster()
@@ -146,8 +146,8 @@ async def _all_refusals() -> list[tuple[str, str]]:
     async with world.running(objects.job(workers=1)):
         await world.start_pods()
         world.api.remove(resources.PODS.path("default", "digits-chief-0"))
-        await world.engine.settle(seconds=0)
-        await world.engine.settle(seconds=10**8)
+        await world.engine.run_until_quiet(seconds=0)
+        await world.engine.run_until_quiet(seconds=10**8)
     return [*events, *world.events()]
 
 
@@ -163,7 +163,7 @@ async def _all_deadlines() -> list[tuple[str, str]]:
 
     world = MemoryCluster()
     async with world.running(objects.job(runPolicy={"pendingDeadlineSeconds": 60})):
-        await world.engine.settle(seconds=60)
+        await world.engine.run_until_quiet(seconds=60)
     events += world.events()
 
     elastic = objects.job(runPolicy={"stallDeadlineSeconds": 60, "scaleCooldownSeconds": 0})
@@ -172,7 +172,7 @@ async def _all_deadlines() -> list[tuple[str, str]]:
     async with world.running(elastic):
         await world.start_pods()
         await world.report(step=1, seconds=1)
-        await world.engine.settle(seconds=60)
+        await world.engine.run_until_quiet(seconds=60)
         await world.let_go()
         await world.start_pods()
         path = resources.JOBS.path("default", "digits")
@@ -205,7 +205,7 @@ async def _all_events() -> set[tuple[str, str]]:
         await world.vanish("digits-worker-1")
         await world.start_pods()
         await world.end("digits-worker-0", 1)
-        await world.engine.settle(seconds=10)
+        await world.engine.run_until_quiet(seconds=10)
         await world.start_pods()
         await world.end("digits-worker-0", 1)
     events += world.events()
@@ -233,7 +233,7 @@ async def _all_events() -> set[tuple[str, str]]:
 
     world = MemoryCluster()
     async with world.running(objects.job(runPolicy={"activeDeadlineSeconds": 60})):
-        await world.engine.settle(seconds=60)
+        await world.engine.run_until_quiet(seconds=60)
     events += world.events()
 
     for job in (objects.job(strategy="Mirrored"), objects.job()):
@@ -260,7 +260,7 @@ async def _all_events() -> set[tuple[str, str]]:
     no_letter = errors.Invalid("metadata.name must begin with a letter", status=422)
     world = MemoryCluster(faults.Refusal("^patch .*/status$", no_letter))
     async with world.running(objects.job()):
-        await world.engine.settle(seconds=2)
+        await world.engine.run_until_quiet(seconds=2)
     events += world.events()
 
     world = MemoryCluster()
@@ -286,11 +286,11 @@ async def test_a_quota_that_is_tried_again_and_again_gives_one_event() -> None:
     world = MemoryCluster(refusal)
     async with world.running(objects.job()):
         for _ in range(20):
-            await world.engine.settle(seconds=300)
+            await world.engine.run_until_quiet(seconds=300)
         assert refusal.count > 20
         assert world.events().count(("Warning", "QuotaExceeded")) == 1
     async with world.running():
-        await world.engine.settle(seconds=300)
+        await world.engine.run_until_quiet(seconds=300)
         assert world.events().count(("Warning", "QuotaExceeded")) == 1
 
 
@@ -300,7 +300,7 @@ async def test_each_restart_of_a_replica_alone_is_reported() -> None:
         await world.start_pods()
         for pause in (0, 10, 20):
             await world.vanish("digits-worker-1")
-            await world.engine.settle(seconds=pause)
+            await world.engine.run_until_quiet(seconds=pause)
             await world.start_pods()
         assert world.status["attempt"] == 1
         assert world.events().count(("Warning", "ReplicaLost")) == 3
@@ -323,7 +323,7 @@ async def test_a_restarted_operator_repeats_nothing() -> None:
         await world.start_pods()
     before = world.events()
     async with world.running():
-        await world.engine.settle(seconds=60)
+        await world.engine.run_until_quiet(seconds=60)
     assert world.events() == before
 
 
@@ -340,7 +340,7 @@ async def test_a_refusal_of_any_length_is_said_on_the_job_within_the_limits() ->
     sentence = "Unsupported value: " + "\x1b[31m\u202e層\n" * 100_000
     world = MemoryCluster(_refusal(errors.Invalid, sentence, 422))
     async with world.running(objects.job()):
-        await world.engine.settle(seconds=2)
+        await world.engine.run_until_quiet(seconds=2)
     [failed] = [
         condition for condition in world.status["conditions"] if condition["type"] == "Failed"
     ]
@@ -360,7 +360,7 @@ async def test_what_replicas_wait_for_and_how_one_ended_is_shortened() -> None:
         for pod in world.api.items(resources.PODS):
             reason = {"reason": "ImagePullBackOff", "message": "\x1b[2J" * 20_000}
             world.api.write_status(pod, phase="Pending", **objects.container(waiting=reason))
-        await world.engine.settle(seconds=0)
+        await world.engine.run_until_quiet(seconds=0)
         shortened = world.status["replicas"]["Worker"]["reason"]
         assert r"\x1b[2J" in shortened
         assert len(shortened.encode()) <= conditions.MESSAGE_BYTES

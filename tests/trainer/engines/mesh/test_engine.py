@@ -48,7 +48,9 @@ def with_metrics(model: keras.Model) -> None:
 def test_groups_of_a_mesh_sum_and_gather_within_themselves() -> None:
     mesh = shape.Mesh(stage=2, tensor=2, generation=ranks.generation())
     ends = {
-        (rank, axis): collectives.Communicator.of(mesh.group(rank, axis), rank, ranks.DEVICES[rank])
+        (rank, axis): collectives.Communicator.for_rank(
+            mesh.group(rank, axis), rank, ranks.DEVICES[rank]
+        )
         for rank in range(4)
         for axis in (shape.Axis.STAGE, shape.Axis.TENSOR)
     }

@@ -96,7 +96,7 @@ def test_what_is_asked_for_is_kept_and_the_rest_is_chosen() -> None:
     chosen = plan_resolution.resolve(model, AUTO, 32, cluster, ADAM)
     assert chosen.plan is not None
     assert not chosen.mesh.auto
-    assert chosen.mesh.over(2) == chosen.mesh
+    assert chosen.mesh.for_devices(2) == chosen.mesh
     reasons = placement_report.reasons(chosen.plan)
     assert any("The next best" in reason for reason in reasons)
     cut = plan_resolution.resolve(

@@ -26,7 +26,7 @@ def test_a_dimension_is_divided_as_evenly_as_can_be(size: int, ranks: int, unit:
     assert rows == list(range(size))
     assert max(cut.sizes) - min(cut.sizes) <= unit
     assert all(size % unit == 0 for size in cut.sizes)
-    assert cut.times(3).over(3) == cut
+    assert cut.times(3).coarsen(3) == cut
 
 
 @given(
@@ -64,7 +64,7 @@ def test_the_parts_of_all_ranks_are_the_tensor(
         (lambda: layout.Cut(TENSOR, (2, 0)), "each rank needs a row"),
         (lambda: layout.Cut(TENSOR, ()), "each rank needs a row"),
         (lambda: layout.Cut(shape.Axis.DATA, (2, 2)), "no layer is split over the axis data"),
-        (lambda: layout.Cut(TENSOR, (4, 3)).over(2), "no multiples of 2"),
+        (lambda: layout.Cut(TENSOR, (4, 3)).coarsen(2), "no multiples of 2"),
         (
             lambda: layout.Layout((layout.even(TENSOR, 4, 2), layout.even(TENSOR, 4, 2))),
             "one axis cuts two dimensions",

@@ -1,7 +1,7 @@
 """Callbacks of a divided model: what they see in place of the model that no process has.
 
-They read logs, and they decide to stop or on another learning rate; this holds on all ranks before
-training goes on. What would need the weights is refused with the name of the callback.
+They read logs, and they decide to stop or to change the learning rate. All ranks have their
+decisions before training continues. A callback that would need the weights is refused by name.
 """
 
 import json

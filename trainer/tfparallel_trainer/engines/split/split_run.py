@@ -215,7 +215,7 @@ def _mesh_of(settings: Settings, count: int) -> job_file.Mesh:
         return job_mesh
     processes = len(settings.cluster.tasks)
     try:
-        mesh = job_mesh.over(processes * count)
+        mesh = job_mesh.for_devices(processes * count)
     except ValueError as error:
         raise errors.BadConfigurationError(
             f"{error} ({console.counted(processes, 'process')} with "

@@ -147,7 +147,7 @@ def build(
     keys = {key: parts[key] for key in partition.model.variables if key in read}
     splits = [partition.mesh.group(index, axis) for axis in layout.AXES]
     with tf.device(device):
-        communicator = collectives.Communicator.of(data, index, device)
+        communicator = collectives.Communicator.for_rank(data, index, device)
         # First, because compile_model may give variables attributes, which a rank's have as well.
         compiled = head.build(module, skeleton, partition.model, communicator, sample)
         values = dict(initial_values.draw_values(partition.model.variables, keys))
@@ -167,7 +167,7 @@ def build(
             parts={key: keys[key] for key in weights},
             shards={key: partition.plan.variables[key] for key in weights},
             groups={
-                group.axis: collectives.Communicator.of(group, index, device)
+                group.axis: collectives.Communicator.for_rank(group, index, device)
                 for group in splits
                 if any(len(splitting_group.ranks) > 1 for splitting_group in splits)
             },

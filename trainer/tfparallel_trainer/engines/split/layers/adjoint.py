@@ -42,7 +42,7 @@ def gather(
 ) -> tf.Tensor:
     """All-gather a sharded dimension; the backward pass slices the gradient."""
     return _with_gradient(
-        lambda shard: _joined(group, shard, dimension, cut),
+        lambda shard: _gather_shards(group, shard, dimension, cut),
         lambda full: _shard_of(group, full, dimension, cut),
         tensor,
     )
@@ -54,7 +54,7 @@ def slice_to_group(
     """Slice this rank's shard of a replicated tensor; the backward pass gathers the gradients."""
     return _with_gradient(
         lambda full: _shard_of(group, full, dimension, cut),
-        lambda shard: _joined(group, shard, dimension, cut),
+        lambda shard: _gather_shards(group, shard, dimension, cut),
         tensor,
     )
 
@@ -130,7 +130,7 @@ def _shard_of(
     return full[(*rows, cut.rows(group.index))]
 
 
-def _joined(
+def _gather_shards(
     group: collectives.Communicator, shard: tf.Tensor, dimension: int, cut: layout.Cut
 ) -> tf.Tensor:
     carried = tf.cast(shard, communication.carried(shard.dtype.name))

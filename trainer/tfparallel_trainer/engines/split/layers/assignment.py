@@ -52,7 +52,7 @@ class Assignment:
     variables: Mapping[str, registry.Shard]
     """How each variable of the model lies, by key."""
 
-    def of(self, node: graph.Node) -> Choice:
+    def for_node(self, node: graph.Node) -> Choice:
         """The choice for a node of the model."""
         return next(choice for choice in self.choices if choice.node is node)
 

@@ -46,7 +46,7 @@ class Cut:
         """The cut of a dimension in which `factor` rows stand for each row of this one."""
         return type(self)(self.axis, tuple(size * factor for size in self.sizes))
 
-    def over(self, factor: int) -> Self:
+    def coarsen(self, factor: int) -> Self:
         """The cut in which one row stands for `factor` rows, none of which a border divides."""
         if any(size % factor for size in self.sizes):
             raise ValueError(f"parts of {self.sizes} rows are no multiples of {factor}")
@@ -86,7 +86,7 @@ class Layout:
         """The axes that cut a dimension."""
         return frozenset(cut.axis for cut in self.cuts if cut is not None)
 
-    def over(self, axis: shape.Axis) -> tuple[int, Cut] | None:
+    def find_cut(self, axis: shape.Axis) -> tuple[int, Cut] | None:
         """Which dimension an axis cuts, and how."""
         for dimension, cut in enumerate(self.cuts):
             if cut is not None and cut.axis is axis:
@@ -95,7 +95,7 @@ class Layout:
 
     def dimension(self, axis: shape.Axis) -> int | None:
         """Which dimension an axis cuts."""
-        position = self.over(axis)
+        position = self.find_cut(axis)
         return None if position is None else position[0]
 
     def put(self, dimension: int, cut: Cut | None) -> Self:
@@ -160,7 +160,7 @@ class Change:
 
 def changes(before: Layout, after: Layout) -> Iterator[Change]:
     """The steps between two layouts, in an order in which no dimension is ever cut twice."""
-    changes_by_axis = {axis: (before.over(axis), after.over(axis)) for axis in AXES}
+    changes_by_axis = {axis: (before.find_cut(axis), after.find_cut(axis)) for axis in AXES}
     now = before
     for axis, (old, new) in changes_by_axis.items():
         clashes = new is not None and any(
@@ -170,11 +170,11 @@ def changes(before: Layout, after: Layout) -> Iterator[Change]:
             yield Change(axis, old, None)
             now = now.without(axis)
     for axis, (_, new) in changes_by_axis.items():
-        here = now.over(axis)
+        here = now.find_cut(axis)
         if here is not None and here != new:
             change = Change(axis, here, new)
             yield change
             now = change.apply(now)
     for axis, (_, new) in changes_by_axis.items():
-        if new is not None and now.over(axis) is None:
+        if new is not None and now.find_cut(axis) is None:
             yield Change(axis, None, new)

@@ -51,7 +51,7 @@ def run_nodes(
         return brought[tensor, tensor_layout]
 
     for node in nodes:
-        choice = plan.of(node)
+        choice = plan.for_node(node)
         local = registry.Local(
             model=plan.model,
             node=node,

@@ -179,7 +179,7 @@ def _call(node: graph.Node, tensors: Mapping[int, Any], training: bool) -> Any:
 
 
 def _check_masks(model: graph.Graph, node: graph.Node, outputs: Mapping[int, Any]) -> None:
-    """See that no mask would be lost where a tensor goes on as one that came over a network."""
+    """Refuse masks that would be lost when their tensors travel to another rank."""
     for number, tensor in outputs.items():
         if getattr(tensor, _MASK, None) is not None and number not in model.masked:
             raise errors.UserCodeError(

@@ -103,7 +103,7 @@ def _edges(model: graph.Graph) -> set[tuple[int, int]]:
 
 
 def some_downsets(blocks: Sequence[Block], most: int) -> tuple[int, ...]:
-    """At most so many downsets, from the empty one to the whole.
+    """Return up to `most` downsets, from the empty one to the whole.
 
     They are those of three orders in which the blocks can run. These are the order of the model,
     depth first, and one that first finishes what it has begun.

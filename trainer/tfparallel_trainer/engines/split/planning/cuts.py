@@ -81,7 +81,7 @@ def evenest(
     the least limit that leaves few enough. Of equal cuts the fastest is taken.
 
     Args:
-        sizes: what is to be even, the same for any stage between two downsets.
+        sizes: sizes to balance, the same for any stage between two downsets.
         most: seconds of a step that are not too long.
 
     Returns:

@@ -112,7 +112,7 @@ def _main() -> None:
 def _link(mesh: shape.Mesh, axis: shape.Axis, places: Mapping[int, str]) -> hardware.Link:
     """Measure along an axis with groups of two, of whose devices some are in this process."""
     ends = [
-        (name, collectives.Communicator.of(mesh.group(rank, axis), rank, name))
+        (name, collectives.Communicator.for_rank(mesh.group(rank, axis), rank, name))
         for rank, name in places.items()
     ]
     few, many = (_sum_seconds(ends, variant, size) for variant, size in enumerate(_SIZES))

@@ -48,7 +48,7 @@ class Constraints:
     """What a plan must keep to."""
 
     mesh: Mapping[str, int] | None = None
-    """Degrees by axis, one of them -1 for what is left, others 1. None: all are chosen."""
+    """Degrees by axis, 1 if not given; -1 takes the remaining ranks. None: all are chosen."""
     microbatches: int | None = None
     """None: chosen."""
     order: job_file.PipelineSchedule = job_file.PipelineSchedule.ONE_FORWARD_ONE_BACKWARD
@@ -75,7 +75,7 @@ def every(constraints: Constraints, ranks: int) -> list[Setting]:
 
 
 def _mesh(degrees: Mapping[str, int], ranks: int) -> shape.Mesh:
-    """Fill in what is left; a BadConfigurationError says where the axes do not fit the ranks."""
+    """Fill in the axis that is -1; a BadConfigurationError says where axes do not fit the ranks."""
     axes = [axis.value for axis in shape.Axis]
     for name, degree in degrees.items():
         if name not in axes:
@@ -84,12 +84,12 @@ def _mesh(degrees: Mapping[str, int], ranks: int) -> shape.Mesh:
             )
         if degree < 1 and degree != -1:
             raise errors.BadConfigurationError(
-                f"mesh.{name} is {degree}: give a number from 1, or -1 for what is left."
+                f"mesh.{name} is {degree}: give a number from 1, or -1 for the remaining ranks."
             )
     left = [name for name, degree in degrees.items() if degree == -1]
     if len(left) > 1:
         raise errors.BadConfigurationError(
-            f"mesh.{left[0]} and mesh.{left[1]} are both -1: only one can be what is left."
+            f"mesh.{left[0]} and mesh.{left[1]} are both -1: only one can take the remaining ranks."
         )
     degrees_of_mesh = shape.Mesh(
         **{name: degree for name, degree in degrees.items() if degree != -1}

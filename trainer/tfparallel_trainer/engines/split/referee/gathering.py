@@ -67,7 +67,7 @@ class StateGathering:
 
         `parts`: (x, y, sample_weight) as arrays by place, of those that this process has.
         """
-        speakers = {rank.data for rank in self._ranks.local if _speaks(rank)}
+        speakers = {rank.data for rank in self._ranks.local if _supplies_examples(rank)}
         local = {
             data_index: list(map(np.asarray, nest.leaves(part)))
             for data_index, part in parts.items()
@@ -143,7 +143,7 @@ def _deviation(table: Any) -> float | None:
     return float(comparison.relative(*map(np.linalg.norm, norms)))
 
 
-def _speaks(rank: rank_model.RankModel) -> bool:
+def _supplies_examples(rank: rank_model.RankModel) -> bool:
     """Whether it brings the examples of its place along the data axis."""
     return rank.is_first and not rank.coordinates[shape.Axis.STAGE]
 

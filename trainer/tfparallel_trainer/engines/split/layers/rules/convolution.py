@@ -156,7 +156,7 @@ class GroupsRule(_ConvolutionRule):
         unit = (size or 1) // groups
         input_layout, cut = self._input(call, unit)
         filters_of_group = (call.dimensions(call.result)[position] or 1) // groups
-        filters = cut.over(unit).times(filters_of_group)
+        filters = cut.coarsen(unit).times(filters_of_group)
         (kernel,) = self._kernels
         if kernel.filters is None:
             variables = kernel.shard(call, kernel.channels, cut)

@@ -97,7 +97,7 @@ class EinsumColumnRule(ColumnRule):
                 "its activation needs the whole output: make it a layer of its own, or split the "
                 "layer by row"
             )
-        equation = _Equation.of(call)
+        equation = _Equation.parse(call)
         letters = [letter for letter in equation.outputs if letter not in equation.inputs]
         letter, cut = equation.divide(call, letters)
         return call.split(
@@ -112,7 +112,7 @@ class EinsumRowRule(RowRule):
 
     def split(self, call: registry.Call) -> registry.Split:
         check(call.layer)
-        equation = _Equation.of(call)
+        equation = _Equation.parse(call)
         summed = [letter for letter in equation.inputs if letter not in equation.outputs]
         comes = {
             letter: call.find_cut(call.first, equation.inputs[letter], _TENSOR) for letter in summed
@@ -143,7 +143,7 @@ class _Equation:
     outputs: dict[str, int]
 
     @classmethod
-    def of(cls, call: registry.Call) -> "_Equation":
+    def parse(cls, call: registry.Call) -> "_Equation":
         inputs, kernel_and_outputs = call.layer.equation.replace(" ", "").split(",")
         kernel, outputs = kernel_and_outputs.split("->")
         return cls(

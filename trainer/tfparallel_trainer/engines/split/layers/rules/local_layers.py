@@ -79,7 +79,7 @@ def _run(
     }
     part = interpreter.run_nodes(model, (node,), local.tensors, values, local.training)
     for key, value in part.changed.items():
-        # The seed that all ranks have goes on as in the unsplit layer.
+        # The seed that all ranks share advances as in the unsplit layer.
         is_seed = seed and key.startswith(recording.SEED_PREFIX)
         local.changed[key] = value - seed_offset if is_seed else value
     return [part.tensors[number] for number in node.outputs]

@@ -84,7 +84,7 @@ class GroupNormalizationRule(registry.Rule):
         if cut is None:
             raise registry.CannotSplitError("its channels are whole")
         try:
-            cut.over(cut.size // layer.groups)
+            cut.coarsen(cut.size // layer.groups)
         except ValueError as error:
             raise registry.CannotSplitError(f"a group would be divided: {error}") from error
         tensor_layout, weight = layout.cut(rank, position, cut), layout.cut(1, 0, cut)
@@ -206,7 +206,7 @@ def _moments(
 
     They take two sums, because the mean of squares would lose small variances.
     """
-    position = local.split.wants[local.node.inputs[0]].over(spatial.AXIS)
+    position = local.split.wants[local.node.inputs[0]].find_cut(spatial.AXIS)
     cut = None if position is None else position[1]
     count = tf.cast(tf.reduce_prod(tf.gather(tf.shape(values), axes)), values.dtype)
     group = local.groups[spatial.AXIS]

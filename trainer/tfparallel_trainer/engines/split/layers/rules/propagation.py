@@ -249,7 +249,7 @@ def survives(
         within = _elements(new[there:])
         if inner is not None and within == cut.size * inner and new[there] != 1:
             try:
-                return there, cut.times(inner).over(within // (new[there] or 1))
+                return there, cut.times(inner).coarsen(within // (new[there] or 1))
             except ValueError:  # a border lies within a row
                 return None
     return None

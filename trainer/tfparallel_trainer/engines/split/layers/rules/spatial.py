@@ -75,9 +75,9 @@ def sharded_rows(call: registry.Call) -> layout.Layout:
 
 
 class PerChannelRule(registry.Rule):
-    """A rule for what works on each channel by itself and goes on with what comes divided.
+    """A rule for layers that work on each channel by itself, and keep the division of their input.
 
-    It is there twice: for rows that are divided, with channels as they come, and the other way.
+    Each such layer has it twice: for divided rows with channels as they come, and conversely.
     """
 
     def __init__(self, axis: shape.Axis) -> None:
