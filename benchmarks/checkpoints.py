@@ -22,7 +22,7 @@ def measure(size: results.Size) -> list[results.Result]:
     saves: list[float] = []
     for _ in range(size.repeats):
         run = processes.trainer(settings, size)
-        between = [event.time for event in run.of_kind("checkpoint")]
+        between = [event.moment for event in run.of_kind("checkpoint")]
         seconds = [event.number("seconds") for event in run.of_kind("checkpoint")]
         saves += seconds
         shares.append(100 * sum(seconds[1:]) / (between[-1] - between[0]))

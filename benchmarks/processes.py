@@ -32,7 +32,7 @@ class Event:
     """Something that happened."""
 
     kind: str
-    time: float
+    moment: float
     """Seconds since 1970."""
     facts: dict[str, Any]
 

@@ -76,7 +76,7 @@ def _rates(
     ends: dict[int, float] = {}
     for event in processes.read(output):
         if event.kind == "train":
-            ends.setdefault(int(event.number("epoch")), event.time)
+            ends.setdefault(int(event.number("epoch")), event.moment)
     return [
         size.examples / (ends[epoch] - ends[epoch - 1])
         for epoch in range(_STEADY + 1, size.epochs + _STEADY + 1)

@@ -32,4 +32,4 @@ def _trainer(size: results.Size, count: int) -> list[float]:
 
 
 def _first(run: processes.Run, kind: str) -> list[float]:
-    return [run.of_kind(kind)[0].time - run.started]
+    return [run.of_kind(kind)[0].moment - run.started]

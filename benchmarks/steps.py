@@ -65,7 +65,7 @@ def _trained(size: results.Size, *, count: int = 1, devices: int = 1) -> list[fl
 def _seconds(run: processes.Run, kind: str, size: results.Size) -> list[float]:
     """Seconds of a step, as a mean over each epoch but the first."""
     ends = {
-        int(event.number("epoch")): event.time
+        int(event.number("epoch")): event.moment
         for event in run.of_kind(kind)
         if "step" not in event.facts or event.number("step") == event.number("epoch") * size.steps
     }
@@ -74,5 +74,5 @@ def _seconds(run: processes.Run, kind: str, size: results.Size) -> list[float]:
 
 def between(events: list[processes.Event]) -> list[float]:
     """Seconds of each step but the first, from events at the ends of steps."""
-    times = [event.time for event in events]
+    times = [event.moment for event in events]
     return [end - begin for begin, end in itertools.pairwise(times)]

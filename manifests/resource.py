@@ -99,7 +99,7 @@ The API server and `tfparallel validate` refuse a job with:
 {pages.table(("where", "what to do"), problems)}"""
 
 
-def _fields(section: str, schema: Node, mark: str = "") -> str:
+def _fields(section: str, section_node: Node, mark: str = "") -> str:
     """Return a table of fields, without traps: those stand among the rules."""
     rows = [
         (
@@ -108,7 +108,7 @@ def _fields(section: str, schema: Node, mark: str = "") -> str:
             f"`{_value(node['default'])}`" if "default" in node else "",
             node.get("description", ""),
         )
-        for path, node in _nodes(section, schema)
+        for path, node in _nodes(section, section_node)
         if path != section and not _is_trap(node)
     ]
     return pages.table(("field", "type", "default", "meaning"), rows)

@@ -26,7 +26,7 @@ DELAY = "tfparallel_status_delay_seconds"
 class Counts:
     """What has been used and counted at a moment."""
 
-    time: float
+    moment: float
     operator: float
     """Seconds of CPU time."""
     api_server: float
@@ -172,7 +172,7 @@ async def rows(site: contestants.Place, size: results.Size) -> list[results.Resu
 
 def _delay(size: results.Size, before: Counts, after: Counts) -> results.Result:
     seconds, writes = quantile(QUANTILE, before, after)
-    interval = after.time - before.time
+    interval = after.moment - before.moment
     server = 100 * (after.api_server - before.api_server) / interval
     operator = 100 * (after.operator - before.operator) / interval
     return results.Result(

@@ -11,7 +11,8 @@ import re
 from collections.abc import Iterator
 
 from mkdocs.config import defaults
-from mkdocs.structure import files, pages
+from mkdocs.structure import pages
+from mkdocs.structure.files import File, Files
 
 ROOT = pathlib.Path(__file__).parents[2]
 FIRST = "README.md"
@@ -42,15 +43,15 @@ def on_config(config: defaults.MkDocsConfig) -> None:
     config.nav[-1][section] = [*remaining_pages, *config.nav[-1][section]]
 
 
-def on_files(listed: files.Files, config: defaults.MkDocsConfig) -> None:
+def on_files(listed: Files, config: defaults.MkDocsConfig) -> None:
     """Add the pages that lie next to what they describe."""
     for file in _repository_pages():
         path = str(ROOT / file)
-        listed.append(files.File.generated(config, _site_path(file), abs_src_path=path))
+        listed.append(File.generated(config, _site_path(file), abs_src_path=path))
 
 
 def on_page_markdown(
-    markdown: str, page: pages.Page, config: defaults.MkDocsConfig, files: files.Files
+    markdown: str, page: pages.Page, config: defaults.MkDocsConfig, files: Files
 ) -> str:
     """Let links lead to where the site has the pages; return the text."""
     source = pathlib.Path(page.file.abs_src_path or "").relative_to(ROOT)
@@ -68,7 +69,7 @@ def on_page_markdown(
 
 
 def on_page_content(
-    html: str, page: pages.Page, config: defaults.MkDocsConfig, files: files.Files
+    html: str, page: pages.Page, config: defaults.MkDocsConfig, files: Files
 ) -> str:
     """Return the page with tables that narrow screens can show, as assets/site.css does."""
     return _TABLE.sub(_label, html)

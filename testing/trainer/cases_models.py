@@ -14,7 +14,7 @@ import pytest
 import tensorflow as tf
 
 from testing import paths
-from testing.trainer import cases, launch, processes, reference
+from testing.trainer import cases, launch, reference, trainer_processes
 from testing.trainer import runs as trainings
 from tfparallel_trainer.contract import exits, outputs
 
@@ -126,7 +126,7 @@ def measure(runs: trainings.Runs, name: str, layouts: Sequence[Layout]) -> dict[
         for layout, run in ended.items()
         if set(run.codes) == {exits.Exit.DONE}
     }
-    differences = processes.call(compare, name, list(results.values())) if results else []
+    differences = trainer_processes.call(compare, name, list(results.values())) if results else []
     compared = dict(zip(results, differences, strict=True))
     return {layout: compared.get(layout) or _refused(run) for layout, run in ended.items()}
 

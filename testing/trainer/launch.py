@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 
 from testing import branches, paths, waiting
-from testing.trainer import processes
+from testing.trainer import trainer_processes
 from tfparallel.backends.local import ports
 from tfparallel_trainer.contract import environment, outputs
 
@@ -38,16 +38,18 @@ class Group:
         folder: pathlib.Path,
         environments: list[dict[str, str]],
         arguments: Sequence[str] = TRAINER,
-        start: processes.Start = processes.forked,
+        start: trainer_processes.Start = trainer_processes.forked,
     ) -> None:
-        self.processes: list[processes.Process] = []
+        self.processes: list[trainer_processes.Process] = []
         self._files: list[tuple[pathlib.Path, pathlib.Path]] = []
         folder.mkdir(parents=True, exist_ok=True)
         for number, variables in enumerate(environments):
             stem = f"{time.monotonic_ns()}-{number}"
             out, err = folder / f"{stem}.out", folder / f"{stem}.err"
             all_variables = {**_base(), **variables}
-            self.processes.append(start(processes.Command(arguments, all_variables, out, err)))
+            self.processes.append(
+                start(trainer_processes.Command(arguments, all_variables, out, err))
+            )
             self._files.append((out, err))
 
     def __enter__(self) -> "Group":
@@ -207,4 +209,4 @@ def newest(folder: pathlib.Path) -> int:
 def _base() -> dict[str, str]:
     names = ("PATH", "HOME", "LANG", "PYTHONPATH")
     kept = {name: os.environ[name] for name in names if name in os.environ}
-    return {**kept, **branches.inherited(), **processes.LIMITS}
+    return {**kept, **branches.inherited(), **trainer_processes.LIMITS}

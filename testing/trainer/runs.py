@@ -14,7 +14,7 @@ from typing import Any
 from unittest import mock
 
 from testing import paths
-from testing.trainer import launch, processes, weights
+from testing.trainer import launch, trainer_processes, weights
 from tfparallel_trainer import __main__ as trainer_entry
 from tfparallel_trainer.contract import environment, exits, outputs
 
@@ -106,7 +106,7 @@ class Runs:
         new: bool = False,
     ) -> launch.Group:
         """Start processes with these environments, as new Pythons if `new`, else forked."""
-        start = processes.new if new else processes.forked
+        start = trainer_processes.new if new else trainer_processes.forked
         return launch.Group(self.folder / logs, list(environments), arguments, start)
 
     def start(

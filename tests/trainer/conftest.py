@@ -35,6 +35,6 @@ def isolated() -> Callable[..., Any]:
     TensorFlow counts the chunks that its allocator gives out, and one can be twice as large as what
     was asked for where earlier tests have left holes of such a size.
     """
-    from testing.trainer import processes
+    from testing.trainer import trainer_processes
 
-    return processes.call
+    return trainer_processes.call

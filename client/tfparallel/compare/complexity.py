@@ -11,7 +11,7 @@ _TRAINER = {
     plan.Mode.SYNC: (
         "comms/agreement.py",
         "comms/collectives.py",
-        "objective/gradients.py",
+        "objective/gradient_sums.py",
         "engines/mesh",
         "objective/synchrony.py",
     ),

@@ -6,7 +6,7 @@ import enum
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from tfparallel.job_source import source
+from tfparallel.job_source.source import Source
 from tfparallel_operator.api import load, names, types
 from tfparallel_trainer.contract import environment
 
@@ -83,7 +83,7 @@ class Trial:
 
     variant: Variant
     seed: int
-    source: source.Source
+    source: Source
 
     @property
     def folder(self) -> str:
@@ -91,7 +91,7 @@ class Trial:
         return f"{self.variant.label}-seed{self.seed}"
 
 
-def trials(job_source: source.Source, design: Design) -> Sequence[Trial]:
+def trials(job_source: Source, design: Design) -> Sequence[Trial]:
     """List the runs in their order: all variants of a seed, then those of the next.
 
     So what changes on the machine meanwhile meets all variants alike.

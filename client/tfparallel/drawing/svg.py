@@ -126,10 +126,10 @@ def canvas(title: str, *, width: float, height: float) -> Iterator[Canvas]:
         height: inches.
     """
     import matplotlib
-    from matplotlib import figure
+    from matplotlib.figure import Figure
 
     with matplotlib.rc_context({**_STYLE, "svg.hashsalt": title}):
-        drawing = Canvas(figure.Figure(figsize=(width, height), layout="constrained"), title)
+        drawing = Canvas(Figure(figsize=(width, height), layout="constrained"), title)
         yield drawing
         drawing.close()
 

@@ -7,7 +7,8 @@ import statistics
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 from tfparallel import train_log
-from tfparallel.report import attribution, goodput, history, periods, records
+from tfparallel.report import attribution, history, periods, records
+from tfparallel.report.goodput import Goodput
 from tfparallel.terminal import display
 from tfparallel.terminal import placement as terminal_placement
 from tfparallel_operator.api import quantities
@@ -74,7 +75,7 @@ class Content:
     memory: Curve | None
     memory_limit: int | None
     """Bytes that a pod of the coordinator may use."""
-    goodput: goodput.Goodput
+    goodput: Goodput
     attempts: Sequence[history.Attempt]
     pods: Sequence[history.Bar]
     attempts_without_pods: Sequence[int]

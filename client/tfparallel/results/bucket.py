@@ -11,7 +11,8 @@ import obstore
 from tfparallel import errors
 from tfparallel.results import files
 from tfparallel_operator.api_server import errors as api_errors
-from tfparallel_trainer.storage import address, bucket, connection, prefix
+from tfparallel_trainer.storage import bucket, connection, prefix
+from tfparallel_trainer.storage.address import Address
 
 _IS_FOLDER = "other files have its name as their folder"
 
@@ -20,7 +21,7 @@ _IS_FOLDER = "other files have its name as their folder"
 class BucketStore:
     """What lies below an address."""
 
-    address: address.Address
+    address: Address
 
     async def list_files(self) -> Sequence[files.File]:
         """Return the objects below the prefix."""

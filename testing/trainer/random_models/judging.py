@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from testing.trainer import launch, processes, weights
+from testing.trainer import launch, trainer_processes, weights
 from testing.trainer.random_models import module_source, outcomes, plain, spec
 from tfparallel_trainer.contract import exits, job_file, outputs
 
@@ -81,7 +81,7 @@ def train_plainly(
         *(str(value) for value in (training.seed, training.batch, training.epochs)),
         order,
     )
-    with launch.Group(source.parent / order, [{}], arguments, processes.forked) as group:
+    with launch.Group(source.parent / order, [{}], arguments, trainer_processes.forked) as group:
         try:
             code = group.processes[0].wait(_LIMIT_SECONDS)
         except subprocess.TimeoutExpired:
@@ -106,7 +106,9 @@ def _judge(
     environments: list[dict[str, str]],
     reference: Reference,
 ) -> outcomes.Verdict:
-    with launch.Group(folder / "logs", environments, launch.TRAINER, processes.forked) as group:
+    with launch.Group(
+        folder / "logs", environments, launch.TRAINER, trainer_processes.forked
+    ) as group:
         try:
             # Servers and their workers wait for a chief that the trainer has refused.
             group.processes[0].wait(_LIMIT_SECONDS)

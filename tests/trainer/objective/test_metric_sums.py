@@ -15,7 +15,7 @@ from tfparallel_trainer import errors
 from tfparallel_trainer.comms import shape
 from tfparallel_trainer.contract import exits
 from tfparallel_trainer.engines.mesh import mesh_steps
-from tfparallel_trainer.objective import metrics
+from tfparallel_trainer.objective import metric_sums
 
 pytestmark = pytest.mark.filterwarnings("ignore:__array__:DeprecationWarning")  # within Keras
 
@@ -102,7 +102,7 @@ def test_a_metric_of_keras_is_a_sum_over_the_examples(name: str) -> None:
         update(start, stop)
         states.append([variable.numpy() for variable in metric.variables])
     metric.reset_state()
-    assert metrics.fault(metric, lambda: update(0, 1)) is None
+    assert metric_sums.fault(metric, lambda: update(0, 1)) is None
     added = metric.stateless_result([sum(parts) for parts in zip(*states, strict=True)])
     np.testing.assert_allclose(added, whole, rtol=1e-5)
 
@@ -324,7 +324,7 @@ def checked(model: keras.Model) -> None:
     sample = INPUTS[:1], TARGETS[:1], None
     model.compute_metrics(*sample[:2], model(sample[0]), None)
     model.reset_metrics()
-    metrics.check(model, lambda: model(sample[0], training=False), sample)
+    metric_sums.check(model, lambda: model(sample[0], training=False), sample)
 
 
 @pytest.mark.parametrize("metric", SUMS)
@@ -372,7 +372,7 @@ def test_what_a_metric_declares_is_taken_by_its_word() -> None:
     metric = keras.metrics.Metric(name="declared")
     for aggregation in ("mean", "only_first_replica"):
         metric.add_variable((), "ones", aggregation=aggregation)
-    assert metrics.fault(metric, lambda: None) is None
+    assert metric_sums.fault(metric, lambda: None) is None
 
 
 def test_variables_created_without_add_variable_are_added_up() -> None:

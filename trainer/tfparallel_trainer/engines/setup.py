@@ -18,7 +18,7 @@ from tfparallel_trainer.lifecycle import stall, termination
 from tfparallel_trainer.objective import (
     checks,
     likeness,
-    metrics,
+    metric_sums,
     phases,
     replica,
     state,
@@ -258,7 +258,7 @@ def _check_metrics(module: user.Module, replica: Replica, sample: Any) -> None:
     """Refuse metrics that are wrong when they are added up."""
     with tf.device(replica.device), user.guard(module.path, "computing the metrics raised"):
         tensors = nest.convert(tf.convert_to_tensor, sample)
-        metrics.check(replica.model, lambda: phases.predict(replica.model, tensors), tensors)
+        metric_sums.check(replica.model, lambda: phases.predict(replica.model, tensors), tensors)
 
 
 def division_for(mesh: shape.Mesh, settings: Settings, devices: int) -> batching.BatchSharding:

@@ -17,7 +17,7 @@ import tensorflow as tf
 from tfparallel_trainer import errors
 from tfparallel_trainer.comms import collectives
 from tfparallel_trainer.data import batching
-from tfparallel_trainer.objective import loss, metrics, state
+from tfparallel_trainer.objective import loss, metric_sums, state
 from tfparallel_trainer.objective.replica import Replica
 
 
@@ -88,7 +88,7 @@ class MetricReduction:
         if self._traced is None:
             self._traced = tf.function(self._run, autograph=False)
         total, *states = self._traced(tf.constant(numbers, tf.float64))
-        return metrics.results(self._replicas[0], states), total.numpy()
+        return metric_sums.results(self._replicas[0], states), total.numpy()
 
     def metrics(self) -> dict[str, float]:
         """The metrics over all ranks."""
@@ -98,7 +98,7 @@ class MetricReduction:
     def _run(self, numbers: tf.Tensor) -> list[tf.Tensor]:
         def add_up(rank_replica: Replica) -> list[tf.Tensor]:
             mine = numbers if rank_replica is self._replicas[0] else tf.zeros_like(numbers)
-            return rank_replica.data.sum_all([mine, *metrics.contributions(rank_replica)])
+            return rank_replica.data.sum_all([mine, *metric_sums.contributions(rank_replica)])
 
         return state.on_each(self._replicas, collectives.Program.REPORT, add_up)[0]
 

@@ -23,7 +23,7 @@ import tensorflow as tf
 from tfparallel_trainer import errors, random_state, user
 from tfparallel_trainer.comms import collectives
 from tfparallel_trainer.data import nest
-from tfparallel_trainer.objective import checks, drawn, loss, metrics, phases, trial
+from tfparallel_trainer.objective import checks, drawn, loss, metric_sums, phases, trial
 from tfparallel_trainer.objective.replica import Replica
 
 EXAMPLES = 8
@@ -206,7 +206,7 @@ def _sums(
         trial.same_draws() as draws,
         sums,
     ):
-        computed = metrics.isolate(replica, lambda: compute(examples, training)).result
+        computed = metric_sums.isolate(replica, lambda: compute(examples, training)).result
     numbers = np.array(
         [[float(fraction.numerator), float(fraction.denominator)] for fraction in computed]
     )

@@ -9,7 +9,7 @@ import numpy as np
 import tensorflow as tf
 
 from tfparallel_trainer.comms import collectives
-from tfparallel_trainer.objective import gradients
+from tfparallel_trainer.objective import gradient_sums
 from tfparallel_trainer.objective.replica import Replica
 
 BUCKET_BYTES = 64 * 2**20
@@ -99,7 +99,7 @@ def finiteness(replica: Replica) -> Callable[[], bool]:
     def run() -> tf.Tensor:
         with tf.device(replica.device):
             weights = replica.model.trainable_variables
-            return gradients.all_finite([tf.convert_to_tensor(weight) for weight in weights])
+            return gradient_sums.all_finite([tf.convert_to_tensor(weight) for weight in weights])
 
     traced = tf.function(run, autograph=False)
     return lambda: bool(traced().numpy())

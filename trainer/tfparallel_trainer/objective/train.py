@@ -17,10 +17,10 @@ import tensorflow as tf
 from tfparallel_trainer import random_state
 from tfparallel_trainer.comms import collectives
 from tfparallel_trainer.data import nest
-from tfparallel_trainer.objective import gradients, metrics, phases, updates
-from tfparallel_trainer.objective.gradients import Kind
+from tfparallel_trainer.objective import gradient_sums, metric_sums, phases, updates
+from tfparallel_trainer.objective.gradient_sums import Kind
 from tfparallel_trainer.objective.loss import Fraction
-from tfparallel_trainer.objective.metrics import Isolated
+from tfparallel_trainer.objective.metric_sums import Isolated
 from tfparallel_trainer.objective.replica import Replica
 
 Kinds = list[Kind]
@@ -60,7 +60,7 @@ class StepOutput(NamedTuple):
     def fetch(self) -> "StepOutput":
         """The same as arrays, and metrics as numbers."""
         loss, terms, requests, finite = (tensor.numpy() for tensor in self[:4])
-        numbers = None if self.metrics is None else metrics.numbers(self.metrics)
+        numbers = None if self.metrics is None else metric_sums.numbers(self.metrics)
         return StepOutput(loss, terms, requests, finite, numbers)
 
 
@@ -127,19 +127,19 @@ def _compute_phase(replica: Replica, index: int, rank_input: RankInput) -> Reduc
     # Backward: this rank's part of the gradients.
     if part is None:
         kinds = [] if rank_input.kinds is None else rank_input.kinds[index]
-        local_gradients = gradients.zeros(kinds, variables)
+        local_gradients = gradient_sums.zeros(kinds, variables)
     else:
         seed = replica.data.only_first(tf.ones((), penalty.dtype))  # once, not for each rank
         local_gradients = _backward(phase, tape, fractions, (penalty, seed), scales)
-        kinds = [gradients.classify(gradient) for gradient in local_gradients]
+        kinds = [gradient_sums.classify(gradient) for gradient in local_gradients]
         if rank_input.maybe_empty:
             is_empty = tf.equal(count, 0)
-            local_gradients = gradients.zero_if_empty(is_empty, local_gradients, variables)
+            local_gradients = gradient_sums.zero_if_empty(is_empty, local_gradients, variables)
     # Sum of gradients, with numerators, weights that layers assign, and states of metrics.
     gives_metrics = rank_input.gives_metrics and phase is replica.computations[-1]
-    states = metrics.contributions(replica) if gives_metrics else []
+    states = metric_sums.contributions(replica) if gives_metrics else []
     weights = updated_weights.contributions(count)
-    reduced = gradients.all_reduce(
+    reduced = gradient_sums.all_reduce(
         replica.data, local_gradients, kinds, variables, [numerators, *weights, *states]
     )
     reduced_gradients, (numerator_sums, *others) = _split(reduced, len(variables))
@@ -153,7 +153,7 @@ def _compute_phase(replica: Replica, index: int, rank_input: RankInput) -> Reduc
         loss=total,
         terms=terms,
         requests=sums[len(phase.terms) :],
-        finite=gradients.are_finite(phase.optimizer, total, reduced_gradients),
+        finite=gradient_sums.are_finite(phase.optimizer, total, reduced_gradients),
         metric_states=metric_states,
     )
 
@@ -189,7 +189,7 @@ def compute_local_gradients(replica: Replica, part: Any, step: tf.Tensor) -> Loc
     """Compute the gradients of a batch that no other rank shares."""
     (phase,) = replica.computations
     with tf.GradientTape() as tape:
-        isolated = metrics.isolate(
+        isolated = metric_sums.isolate(
             replica,
             lambda: (_forward(replica, phase, part, step, alone=True), phase.penalty()),
             tape,
@@ -294,5 +294,5 @@ def _backward(
     for index, variable in enumerate(phase.variables):
         for (assigned_variable, _), gradient in zip(assigned, more, strict=True):
             if assigned_variable is variable:
-                totals[index] = gradients.add(totals[index], gradient)
+                totals[index] = gradient_sums.add(totals[index], gradient)
     return list(totals)

@@ -19,7 +19,7 @@ import tensorflow as tf
 from tfparallel_trainer import errors, random_state
 from tfparallel_trainer.comms import collectives
 from tfparallel_trainer.data import nest
-from tfparallel_trainer.objective import checks, drawn, metrics, trial
+from tfparallel_trainer.objective import checks, drawn, metric_sums, trial
 from tfparallel_trainer.objective import replica as replicas
 
 _COUNT, _FIRST = 6, 2
@@ -111,7 +111,7 @@ def _run(replica: Any, examples: Any, first: int, end: int, known_addends: Any) 
         trial.same_draws(),
         sums,
     ):
-        isolated = metrics.isolate(replica, compute)
+        isolated = metric_sums.isolate(replica, compute)
     places = {id(weight): index for index, weight in enumerate(replica.model.weights)}
     assigned = {places[id(weight)]: value for weight, value in isolated.assigned}
     return _Run(assigned, sums, hidden)

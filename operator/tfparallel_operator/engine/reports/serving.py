@@ -99,14 +99,14 @@ class _Connection:
     """An accepted socket and its request handler."""
 
     address: str
-    socket: socket.socket
+    accepted: socket.socket
     handler: web_protocol.RequestHandler
     accepted_at: float
 
     @property
     def is_closed(self) -> bool:
         """Whether its transport has closed the socket."""
-        return self.socket.fileno() < 0
+        return self.accepted.fileno() < 0
 
     def abort(self) -> None:
         """Close the connection at once."""
@@ -114,7 +114,7 @@ class _Connection:
             self.handler.transport.abort()
         elif not self.is_closed:  # During the handshake, or while it is being closed.
             with contextlib.suppress(OSError):
-                self.socket.shutdown(socket.SHUT_RDWR)
+                self.accepted.shutdown(socket.SHUT_RDWR)
 
 
 class _Server:
@@ -161,7 +161,7 @@ class _Server:
         try:
             await asyncio.get_running_loop().connect_accepted_socket(
                 lambda: connection.handler,
-                connection.socket,
+                connection.accepted,
                 ssl=self._tls,
                 ssl_handshake_timeout=limits[0],
                 ssl_shutdown_timeout=limits[1],

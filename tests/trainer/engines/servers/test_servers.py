@@ -12,7 +12,7 @@ import keras
 import pytest
 
 from testing import waiting
-from testing.trainer import launch, processes, reference, server_jobs
+from testing.trainer import launch, reference, server_jobs, trainer_processes
 from testing.trainer import runs as trainings
 from tfparallel_trainer.contract import exits, outputs
 
@@ -74,7 +74,7 @@ def test_a_lost_replica_comes_back_and_a_worker_joins(runs: trainings.Runs) -> N
             chief, _ = first.wait()
             assert chief.code == exits.Exit.PEER_LOST, chief
             # TensorFlow alone would try for minutes to reach it.
-            assert "A peer was lost: ps-0 " in chief.errors
+            assert "Lost ps-0 " in chief.errors
             assert "no longer listens" in chief.errors
 
             with start("ps-0") as server:
@@ -158,17 +158,19 @@ SHARE = 0.1
 
 
 @contextlib.contextmanager
-def throttled(slow: processes.Process, steady: processes.Process) -> Iterator[Callable[[], None]]:
+def throttled(
+    slow: trainer_processes.Process, steady: trainer_processes.Process
+) -> Iterator[Callable[[], None]]:
     """Give a function that, called often, stops the slow process where it has had its share."""
-    start, steady_start = processes.cpu_seconds(slow), processes.cpu_seconds(steady)
+    start, steady_start = trainer_processes.cpu_seconds(slow), trainer_processes.cpu_seconds(steady)
     ran_at = 0.0
 
     def throttle() -> None:
         nonlocal ran_at
-        share = SHARE * (processes.cpu_seconds(steady) - steady_start)
+        share = SHARE * (trainer_processes.cpu_seconds(steady) - steady_start)
         now = time.monotonic()
         # An epoch ends with its batch too: it runs for a moment where all wait for it.
-        if processes.cpu_seconds(slow) - start > share and now - ran_at < 0.9:
+        if trainer_processes.cpu_seconds(slow) - start > share and now - ran_at < 0.9:
             slow.send_signal(signal.SIGSTOP)
         else:
             slow.send_signal(signal.SIGCONT)

@@ -11,7 +11,7 @@ from tfparallel_trainer import errors, user
 from tfparallel_trainer.contract import job_file
 from tfparallel_trainer.data import batching, nest
 from tfparallel_trainer.engines import engine
-from tfparallel_trainer.objective import checks, evaluate, metrics, state, synchrony, train
+from tfparallel_trainer.objective import checks, evaluate, metric_sums, state, synchrony, train
 from tfparallel_trainer.objective.referee import inspection, trials
 from tfparallel_trainer.objective.replica import Replica
 
@@ -139,7 +139,7 @@ class TrainStep(engine.Step):
         results = self._phases(replica, rank_input)
         if not rank_input.gives_metrics:
             return train.combine_phases(results)
-        values = metrics.tensors(replica, results[-1].metric_states)
+        values = metric_sums.tensors(replica, results[-1].metric_states)
         return train.combine_phases(results, values)
 
     def _phases(self, replica: Replica, rank_input: train.RankInput) -> list[train.ReducedPhase]:

@@ -14,7 +14,7 @@ from tfparallel_trainer.engines import engine
 from tfparallel_trainer.engines.servers import checked_steps, presence, worker_steps
 from tfparallel_trainer.engines.servers.ledger import Ledger
 from tfparallel_trainer.engines.servers.worker_steps import WorkerFunctions
-from tfparallel_trainer.objective import evaluate, metrics
+from tfparallel_trainer.objective import evaluate, metric_sums
 from tfparallel_trainer.objective.replica import Replica
 
 _WAITING_PER_WORKER = 3
@@ -116,7 +116,9 @@ class Asynchronous:
         self._states = self._nothing()
         self._send(work)
         (result,) = self.drain()
-        measured = metrics.results(self.replica, worker_steps.states(self.replica, self._states))
+        measured = metric_sums.results(
+            self.replica, worker_steps.states(self.replica, self._states)
+        )
         self._states = states + self._states
         if result.finite:
             check = referee(work.step, work.batch, before, result.loss, measured)
@@ -132,7 +134,7 @@ class Asynchronous:
 
     def metrics(self) -> dict[str, float]:
         """The metrics over all steps since they were reset, and staleness over all steps."""
-        values = metrics.results(self.replica, worker_steps.states(self.replica, self._states))
+        values = metric_sums.results(self.replica, worker_steps.states(self.replica, self._states))
         bounded = self.steps.max_staleness is not None
         return {**values, **self.staleness.values(bounded)}
 
@@ -144,7 +146,7 @@ class Asynchronous:
         total = np.concatenate([np.zeros(sums), self._nothing()])
         for vector in self._evaluated(watched(self.evaluation.epoch(0, 0))):
             total += vector
-        values = metrics.results(self.replica, worker_steps.states(self.replica, total[sums:]))
+        values = metric_sums.results(self.replica, worker_steps.states(self.replica, total[sums:]))
         return {**evaluate.losses(self.replica, total[:sums].reshape(2, -1)), **values}
 
     def weights_are_finite(self) -> bool:

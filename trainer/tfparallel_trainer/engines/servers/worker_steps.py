@@ -22,8 +22,8 @@ from tfparallel_trainer.data import nest
 from tfparallel_trainer.objective import (
     checks,
     evaluate,
-    gradients,
-    metrics,
+    gradient_sums,
+    metric_sums,
     tracing,
     train,
 )
@@ -77,7 +77,9 @@ class WorkerFunctions:
 
         def run(leaves: Sequence[tf.Tensor]) -> Any:
             part = nest.packed(spec, leaves)
-            isolated = metrics.isolate(self.replica, lambda: evaluate.sums_of(self.replica, part))
+            isolated = metric_sums.isolate(
+                self.replica, lambda: evaluate.sums_of(self.replica, part)
+            )
             return _packed([isolated.result, *isolated.contributions])
 
         return self._traced(run, [nest.leaves(spec)], "the evaluation")
@@ -103,9 +105,7 @@ class WorkerFunctions:
         before = self.applied_steps.read_value()
         with tf.control_dependencies([before]):
             computed = train.compute_local_gradients(replica, part, step)
-        values = [
-            gradients.values(gradient) for gradient in computed.gradients if gradient is not None
-        ]
+        values = [gradient_sums.values(array) for array in computed.gradients if array is not None]
         with tf.control_dependencies([computed.loss, *values]):
             staleness = self.applied_steps.read_value() - before
         if self.max_staleness is None:
@@ -181,7 +181,7 @@ def check(replica: Replica, workers: int) -> None:
             function="compile_model",
         )
     for variable in model.metrics_variables:
-        if variable.aggregation not in metrics.SUMMED:
+        if variable.aggregation not in metric_sums.SUMMED:
             raise errors.UserCodeError(
                 f"The metric variable {variable.path} is combined by {variable.aggregation!r}; "
                 "with parameter servers the chief can only add metrics up: remove this metric.",

@@ -21,7 +21,7 @@ from tfparallel_trainer.data import batching, nest
 from tfparallel_trainer.engines import engine
 from tfparallel_trainer.objective import (
     evaluate,
-    metrics,
+    metric_sums,
     state,
     synchrony,
     tracing,
@@ -52,9 +52,9 @@ class ReplicatedModel:
     def report(self) -> dict[str, float]:
         """The metrics over all replicas."""
         states = self._everywhere(
-            "report", lambda replica: replica.data.sum_all(metrics.contributions(replica))
+            "report", lambda replica: replica.data.sum_all(metric_sums.contributions(replica))
         )
-        return metrics.results(self.replica, states)
+        return metric_sums.results(self.replica, states)
 
     def share_state(self, numbers: Sequence[int]) -> list[int]:
         """Give every replica the state of the first one, and every process its numbers."""

@@ -10,7 +10,7 @@ import tensorflow as tf
 
 from tfparallel_trainer.comms import devices
 from tfparallel_trainer.contract import verification
-from tfparallel_trainer.objective import evaluate, metrics, replica, tracing
+from tfparallel_trainer.objective import evaluate, metric_sums, replica, tracing
 from tfparallel_trainer.objective.referee import comparison, reference, snapshots
 
 MOST_WEIGHTS = 50_000_000
@@ -111,7 +111,7 @@ class Model:
                 for key, gradient in zip(self.trained, gradients, strict=True)
             },
             changes=changes,
-            metrics=metrics.numbers(values),
+            metrics=metric_sums.numbers(values),
         )
 
     def assigned(self, examples: Any, before: Wholes) -> frozenset[str]:

@@ -11,7 +11,7 @@ from typing import Any
 import tensorflow as tf
 from keras.src.trainers import compile_utils  # not in the public API
 
-from tfparallel_trainer.objective import metrics, phases, train, trial
+from tfparallel_trainer.objective import metric_sums, phases, train, trial
 from tfparallel_trainer.objective.referee import draws, trials
 from tfparallel_trainer.objective.replica import Replica
 
@@ -48,7 +48,7 @@ def trace(replica: Replica, spec: Any, gradients: Sequence[Sequence[Any]] | None
                 [trials.split(gradient) for gradient in phase_gradients]
                 for phase_gradients in computed
             ],
-            metrics.tensors(replica, states),
+            metric_sums.tensors(replica, states),
         )
 
     def run_on_device(step: tf.Tensor, whole: Any, totals: Any) -> Any:

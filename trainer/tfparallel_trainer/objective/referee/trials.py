@@ -6,7 +6,7 @@ from typing import Any, Protocol
 
 import tensorflow as tf
 
-from tfparallel_trainer.objective import metrics, phases, train
+from tfparallel_trainer.objective import metric_sums, phases, train
 from tfparallel_trainer.objective.replica import Replica
 
 
@@ -40,7 +40,7 @@ def outcome(replica: Replica, results: Sequence[train.ReducedPhase]) -> tuple[An
     return (
         train.combine_phases(results).loss,
         gradients,
-        metrics.tensors(replica, results[-1].metric_states),
+        metric_sums.tensors(replica, results[-1].metric_states),
     )
 
 

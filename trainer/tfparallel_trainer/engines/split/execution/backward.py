@@ -8,7 +8,7 @@ import tensorflow as tf
 
 from tfparallel_trainer import errors
 from tfparallel_trainer.engines.split.execution import (
-    head,
+    loss_head,
     rank_model,
     rank_transport,
     stage_worker,
@@ -18,7 +18,7 @@ from tfparallel_trainer.engines.split.layers import adjoint
 from tfparallel_trainer.engines.split.model import graph
 from tfparallel_trainer.engines.split.pipeline import cutting, programs, schedule
 from tfparallel_trainer.engines.split.pipeline.partition import Partition
-from tfparallel_trainer.objective import checks, gradients, loss
+from tfparallel_trainer.objective import checks, gradient_sums, loss
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -39,7 +39,7 @@ class TrainingWorker(stage_worker.StageWorker):
         rank: rank_model.RankModel,
         partition: Partition,
         workload: stage_worker.Workload,
-        division: head.LossDivision,
+        division: loss_head.LossDivision,
     ) -> None:
         super().__init__(rank, partition, workload, training=True)
         self._division = division
@@ -140,7 +140,7 @@ class TrainingWorker(stage_worker.StageWorker):
         if term.divided and self._batch_denominators is not None and term.output:
             denominator = self._batch_denominators[self.rank.head.terms.index(term)]
             scale = tf.math.divide_no_nan(scale, denominator)
-        elif term.divided and self._division is not head.LossDivision.LAST:
+        elif term.divided and self._division is not loss_head.LossDivision.LAST:
             share = len(self._rows[microbatch]) / sum(self._workload.shares)
             scale = scale * share / fraction.denominator
         return tf.cast(scale, fraction.numerator.dtype)
@@ -156,7 +156,7 @@ class TrainingWorker(stage_worker.StageWorker):
 
     def _backward(self, action: schedule.Action) -> list[Any]:
         forward = self._forward_results.pop(action.microbatch)
-        if self._division is head.LossDivision.LAST and len(forward.terms) > 1:
+        if self._division is loss_head.LossDivision.LAST and len(forward.terms) > 1:
             raise errors.UserCodeError(
                 f"{forward.terms[0][0].title} counts what is not masked, which is known when a "
                 f"batch is through all stages, and {self._name_adding()} adds another loss. Remove "
@@ -260,5 +260,5 @@ def _one_by_one(number: Callable[[Any], tf.Tensor], gradients: Sequence[Any]) ->
 
 def _failed(gradient: Any) -> tf.Tensor:
     """1 where a gradient is not finite, else 0: a scalar float64."""
-    is_finite = tf.reduce_all(tf.math.is_finite(gradients.values(gradient)))
+    is_finite = tf.reduce_all(tf.math.is_finite(gradient_sums.values(gradient)))
     return tf.cast(~is_finite, tf.float64)

@@ -14,7 +14,7 @@ import tensorflow as tf
 
 from tfparallel_trainer import errors
 from tfparallel_trainer.comms import agreement
-from tfparallel_trainer.engines.split.execution import head, ranks
+from tfparallel_trainer.engines.split.execution import loss_head, ranks
 from tfparallel_trainer.engines.split.model import graph, interpreter, operations
 from tfparallel_trainer.objective import likeness, replica, tracing
 
@@ -59,7 +59,7 @@ def find(local_ranks: ranks.Ranks, spec: Any) -> list[likeness.Digests]:
 def _trace_head(rank_head: replica.Replica, model: graph.Graph, spec: Any) -> tracing.Trace | None:
     """Trace a loss; where that fails, a trace of the step says why."""
     try:
-        return head.trace(rank_head, model, spec)
+        return loss_head.trace(rank_head, model, spec)
     except errors.TrainerError:
         raise
     except Exception:  # a user's loss may raise anything

@@ -18,7 +18,7 @@ from tfparallel_trainer.data import batching
 from tfparallel_trainer.engines import engine
 from tfparallel_trainer.engines.split.execution import (
     backward,
-    head,
+    loss_head,
     rank_transport,
     ranks,
     stage_worker,
@@ -116,7 +116,9 @@ class TrainStep(engine.Step):
         """Refuse a loss that is no mean over examples; what layers do, the graph has told."""
         with user.guard(self.module.path, "computing the loss of drawn outputs raised"):
             divided = self._ranks
-            head.check_loss(divided.local[0].head, divided.partition.model, part, self._targets)
+            loss_head.check_loss(
+                divided.local[0].head, divided.partition.model, part, self._targets
+            )
 
     def trial(self, divided: Partition, shares: stage_worker.Shares) -> Any:
         """Trace the step of a check on a few examples.

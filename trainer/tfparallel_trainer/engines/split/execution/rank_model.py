@@ -10,7 +10,7 @@ import tensorflow as tf
 from tfparallel_trainer import user
 from tfparallel_trainer.checkpoint import shard
 from tfparallel_trainer.comms import collectives, shape
-from tfparallel_trainer.engines.split.execution import head, update
+from tfparallel_trainer.engines.split.execution import loss_head, update
 from tfparallel_trainer.engines.split.layers import layout
 from tfparallel_trainer.engines.split.layers.rules import registry
 from tfparallel_trainer.engines.split.model import (
@@ -23,8 +23,8 @@ from tfparallel_trainer.engines.split.model import (
 )
 from tfparallel_trainer.engines.split.pipeline import cutting
 from tfparallel_trainer.engines.split.pipeline.partition import Partition
-from tfparallel_trainer.objective import evaluate, gradients, lookups, replica
-from tfparallel_trainer.objective.gradients import Kind
+from tfparallel_trainer.objective import evaluate, gradient_sums, lookups, replica
+from tfparallel_trainer.objective.gradient_sums import Kind
 
 
 class Clock:
@@ -112,7 +112,7 @@ class RankModel:
 
     def kind(self, key: str, gradient: Any) -> Kind:
         """Of what kind a gradient of a weight is that its nodes lead to."""
-        return gradients.classify(gradient, self.rows.get(key, ()))
+        return gradient_sums.classify(gradient, self.rows.get(key, ()))
 
     def penalty(self) -> float:
         """The regularisation of the weights that it owns."""
@@ -149,7 +149,7 @@ def build(
     with tf.device(device):
         communicator = collectives.Communicator.for_rank(data, index, device)
         # First, because compile_model may give variables attributes, which a rank's have as well.
-        compiled = head.build(module, skeleton, partition.model, communicator, sample)
+        compiled = loss_head.build(module, skeleton, partition.model, communicator, sample)
         values = dict(initial_values.draw_values(partition.model.variables, keys))
         seeds = {key: values.pop(key) for key in keys if key.startswith(recording.SEED_PREFIX)}
         weights = {

@@ -13,8 +13,8 @@ import tensorflow as tf
 
 from tfparallel_trainer.comms import collectives
 from tfparallel_trainer.engines.split.pipeline.partition import Partition
-from tfparallel_trainer.objective import gradients, lookups
-from tfparallel_trainer.objective.gradients import Kind
+from tfparallel_trainer.objective import gradient_sums, lookups
+from tfparallel_trainer.objective.gradient_sums import Kind
 
 _CARRIED = (tf.bool, tf.float16, tf.float32, tf.float64, tf.int32, tf.int64)
 """The types that broadcasts take."""
@@ -85,7 +85,7 @@ class RankTransport:
             for rank, summands in local_gradients.items():
                 end, others = self._ends[ranks, rank], also.get(rank, ())
                 with tf.device(self._devices[rank]):
-                    totals[rank] = gradients.all_reduce(
+                    totals[rank] = gradient_sums.all_reduce(
                         end, summands, kinds[rank], variables[rank], others
                     )
             return totals

@@ -17,7 +17,7 @@ from tfparallel_trainer.comms import collectives, shape
 from tfparallel_trainer.data import arrays, batching, nest, order
 from tfparallel_trainer.engines.split import step_timing
 from tfparallel_trainer.engines.split.execution import (
-    head,
+    loss_head,
     rank_model,
     rank_transport,
     stage_worker,
@@ -30,7 +30,7 @@ from tfparallel_trainer.engines.split.model import (
     variable_identity,
 )
 from tfparallel_trainer.engines.split.pipeline.partition import Partition
-from tfparallel_trainer.objective import checks, evaluate, metrics, synchrony
+from tfparallel_trainer.objective import checks, evaluate, metric_sums, synchrony
 
 _BROADCAST_BYTES = 1024
 """How many bytes go to all ranks at once when one process tells the others something."""
@@ -46,7 +46,7 @@ class Ranks:
     partition: Partition
     local: Sequence[rank_model.RankModel]
     between: rank_transport.RankTransport
-    division: head.LossDivision
+    division: loss_head.LossDivision
     timing: step_timing.StepTiming
     variants: dict[tuple[collectives.Program, stage_worker.Shares], int] = dataclasses.field(
         default_factory=dict
@@ -184,7 +184,7 @@ class Ranks:
             first = self.local[0]
 
             def parts(rank: rank_model.RankModel) -> list[tf.Tensor]:
-                contributions = metrics.contributions(rank.head)
+                contributions = metric_sums.contributions(rank.head)
                 if not rank.reports_loss:
                     contributions = [tf.zeros_like(contribution) for contribution in contributions]
                 return [tensor if rank is first else tf.zeros_like(tensor), *contributions]
@@ -196,7 +196,7 @@ class Ranks:
             collectives.Program.REPORT, run, tf.constant(values, tf.float64)
         )
         sums = total.numpy()
-        results = metrics.results(self.local[0].head, states)
+        results = metric_sums.results(self.local[0].head, states)
         return results, (sums[:-1].reshape(2, -1), float(sums[-1]))
 
     def metrics(self) -> dict[str, float]:
@@ -290,9 +290,11 @@ def build(
     )
     if partition.mesh.stage > 1:
         variable_identity.check_separable(skeleton.optimizer, skeleton.trainable_variables)
-    with head.computing_loss(module, partition.model):
-        loss_division = head.division_of(local[0].head, partition.model, examples.spec, adds=adds)
-    settles = loss_division is head.LossDivision.BETWEEN
+    with loss_head.computing_loss(module, partition.model):
+        loss_division = loss_head.division_of(
+            local[0].head, partition.model, examples.spec, adds=adds
+        )
+    settles = loss_division is loss_head.LossDivision.BETWEEN
     adds_up = bool(synchrony.among(node.calls for node in partition.model.nodes))
     divided = dataclasses.replace(
         partition,
@@ -314,7 +316,7 @@ def _effects(
 ) -> step_effects.Effects:
     """What a step does to the model; a UserCodeError if it assigns what two stages have."""
     model = partition.model
-    outputs = head.outputs_with_gradient(module, rank.head, model, sample)
+    outputs = loss_head.outputs_with_gradient(module, rank.head, model, sample)
     is_divided = partition.mesh.data * partition.microbatches > 1
     result = step_effects.find_effects(model, outputs, is_divided=is_divided)
     for stage in partition.stages:

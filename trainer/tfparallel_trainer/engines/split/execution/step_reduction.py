@@ -12,10 +12,10 @@ import keras
 import tensorflow as tf
 
 from tfparallel_trainer.comms import shape
-from tfparallel_trainer.engines.split.execution import backward, head, rank_transport
+from tfparallel_trainer.engines.split.execution import backward, loss_head, rank_transport
 from tfparallel_trainer.engines.split.pipeline import programs
-from tfparallel_trainer.objective import gradients, lookups
-from tfparallel_trainer.objective.gradients import Form, Kind
+from tfparallel_trainer.objective import gradient_sums, lookups
+from tfparallel_trainer.objective.gradient_sums import Form, Kind
 
 Kinds = dict[int, list[Kind]]
 """The kinds of each rank's gradients, which a rank without examples cannot find out."""
@@ -33,14 +33,14 @@ class Reduction:
         between: rank_transport.RankTransport,
         signals: tf.Tensor,
         kinds: Kinds,
-        division: head.LossDivision,
+        division: loss_head.LossDivision,
     ) -> None:
         """Take the requests of this process, float64 [n]; `kinds` is filled in."""
         self._workers = workers
         self._between = between
         self._signals = signals
         self._kinds = kinds
-        self._divides = division is head.LossDivision.LAST
+        self._divides = division is loss_head.LossDivision.LAST
         self._losses: dict[int, _Loss] = {}
         self._complete: dict[int, backward.CompleteGradients] = {}
         self._norms: dict[int, tf.Tensor] = {}
@@ -131,7 +131,7 @@ class Reduction:
             worker = self._workers[index]
             summand = self._shared(key, worker.gradients[key], worker.rank.weights[key])
             # Each stage's look-ups are look-ups of their own.
-            return [summand], [gradients.classify(summand, ())]
+            return [summand], [gradient_sums.classify(summand, ())]
 
         self._sum(ranks, participants, None, [key], summands)
 
@@ -145,7 +145,7 @@ class Reduction:
             if gradient is not None:
                 return rank_transport.here(gradient)
             batch = lookups.Lookup(of_batch=True)
-            return gradients.zeros([Kind(Form.SPARSE, (batch,))], [weight])[0]
+            return gradient_sums.zeros([Kind(Form.SPARSE, (batch,))], [weight])[0]
         dense = tf.zeros(weight.shape, weight.dtype) if gradient is None else gradient
         return tf.ensure_shape(tf.convert_to_tensor(dense), weight.shape)
 
@@ -196,7 +196,7 @@ class Reduction:
             worker = self._workers[index]
             if not worker.examples:
                 weights = list(worker.rank.trained.values())
-                return gradients.zeros(self._kinds[index], weights), self._kinds[index]
+                return gradient_sums.zeros(self._kinds[index], weights), self._kinds[index]
             local_gradients = [
                 rank_transport.here(gradient) for gradient in worker.gradients.values()
             ]

@@ -12,7 +12,7 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from tfparallel_trainer.objective import gradients
+from tfparallel_trainer.objective import gradient_sums
 
 _ACCUMULATORS = "_gradient_accumulator"
 _ITERATIONS = "iteration"
@@ -149,4 +149,4 @@ def times(gradient: Any, factor: Any) -> Any:
 
 def square(gradient: Any) -> tf.Tensor:
     """The sum of the squares, as a scalar float64; of a sparse gradient those of its mentions."""
-    return tf.reduce_sum(tf.square(tf.cast(gradients.values(gradient), tf.float64)))
+    return tf.reduce_sum(tf.square(tf.cast(gradient_sums.values(gradient), tf.float64)))

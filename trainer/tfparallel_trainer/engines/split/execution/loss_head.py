@@ -23,7 +23,7 @@ from tfparallel_trainer.objective import (
     independence,
     label_shapes,
     loss,
-    metrics,
+    metric_sums,
     phases,
     replica,
     tracing,
@@ -65,7 +65,7 @@ def build(
         head.compute_metrics(None, y, y_pred, weight)
         head.reset_metrics()
         if data.size > 1:
-            metrics.check(head, lambda: y_pred, (None, y, weight))
+            metric_sums.check(head, lambda: y_pred, (None, y, weight))
     return replica.Replica(
         device="",
         model=head,
