@@ -124,8 +124,8 @@ class History:
             case "save":
                 self._save()
             case "other":  # another replica runs again alone
-                lost = "digits-worker-1 vanished; this replica run again"
-                self._event(names.Reason.REPLICA_LOST, lost)
+                lost = names.EventAction.RESTART_REPLICA, "digits-worker-1"
+                self._event(names.Reason.REPLICA_LOST, "digits-worker-1 vanished", *lost)
                 self._event(names.Reason.REPLICAS_RUNNING, "")
                 self._train()
             case _:
@@ -164,7 +164,7 @@ class History:
         elif end in _REASONS:
             if trains:  # steps that nobody reported
                 self._spend(A.TRAINING, self._seconds(0, 2))
-            self._event(_REASONS[end], _MESSAGES.get(end, ""))
+            self._event(_REASONS[end], "", *_ANSWERS.get(end, ()))
             if trains and end is End.STOP and self._draw(st.booleans()):
                 self.step += 3
                 self._save()
@@ -183,8 +183,17 @@ class History:
     def _line(self, event: outputs.TrainEvent, **fields: object) -> None:
         self._lines.append(report_runs.line(self.now, event, self.step, **fields))
 
-    def _event(self, reason: names.Reason, message: str, before: float = 0.0) -> None:
-        self._events.append(report_runs.event(self.now - before, reason, message))
+    def _event(
+        self,
+        reason: names.Reason,
+        message: str,
+        action: names.EventAction = names.EventAction.RECONCILE,
+        pod: str = "",
+        *,
+        before: float = 0.0,
+    ) -> None:
+        event = report_runs.event(self.now - before, reason, message, action, pod)
+        self._events.append(event)
 
     @property
     def run(self) -> records.Run:
@@ -211,9 +220,9 @@ class History:
         return {activity: seconds for activity, seconds in total.items() if seconds}
 
 
-_MESSAGES = {
-    End.LOSS: "digits-worker-1 exited with code 1 (error); all replicas run again (failure 1 of 3)",
-    End.CRASH: "digits-worker-0 exited with code 1 (error); this replica run again (failure 1)",
+_ANSWERS = {
+    End.LOSS: (names.EventAction.RESTART_ALL, "digits-worker-1"),
+    End.CRASH: (names.EventAction.RESTART_REPLICA, "digits-worker-0"),
 }
 
 

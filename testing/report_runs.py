@@ -24,10 +24,24 @@ def line(seconds: float, event: str, step: int, /, **fields: Any) -> str:
     return json.dumps({"time": at(seconds).isoformat(), "event": event, "step": step, **fields})
 
 
-def event(seconds: float, reason: names.Reason, message: str = "") -> models.Event:
+def event(
+    seconds: float,
+    reason: names.Reason,
+    message: str = "",
+    action: names.EventAction = names.EventAction.RECONCILE,
+    pod: str = "",
+) -> models.Event:
     """Return an event of the job."""
     kind = "Warning" if reason is names.Reason.REPLICA_FAILED else "Normal"
-    return models.Event(at(seconds), kind, reason.value, f"{names.SINGULAR}/digits", message)
+    return models.Event(
+        time=at(seconds),
+        type=kind,
+        reason=reason.value,
+        object=f"{names.SINGULAR}/digits",
+        message=message,
+        action=action.value,
+        pod=pod,
+    )
 
 
 def pod_event(seconds: float, reason: str, pod: str, message: str = "") -> models.Event:
@@ -117,7 +131,13 @@ def with_a_loss() -> records.Run:
         events=[
             event(0, names.Reason.JOB_STARTED, "attempt 1 with 2 replicas"),
             event(2.1, names.Reason.REPLICAS_RUNNING),
-            event(13, names.Reason.REPLICA_FAILED, failed),
+            event(
+                13,
+                names.Reason.REPLICA_FAILED,
+                failed,
+                names.EventAction.RESTART_ALL,
+                "digits-worker-1",
+            ),
             event(16.1, names.Reason.REPLICAS_RUNNING),
             event(30, names.Reason.WORKERS_SUCCEEDED),
         ],

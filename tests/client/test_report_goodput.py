@@ -126,7 +126,7 @@ def test_a_worker_that_comes_back_alone_ends_no_period() -> None:
     run = report_runs.with_a_loss()
     lines = [*report_runs.attempt(2, 0, 20)]
     events = [
-        dataclasses.replace(event, message=event.message.replace("all replicas", "this replica"))
+        dataclasses.replace(event, action=names.EventAction.RESTART_REPLICA.value)
         for event in run.events
     ]
     pods = [pod for pod in run.pods if pod.replica == "worker-1"]

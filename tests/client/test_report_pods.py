@@ -42,7 +42,9 @@ JOB = dataclasses.replace(JOB, status=JOB.status.model_copy(update={"attempt": 2
 JOB_EVENTS = [
     report_runs.event(0, names.Reason.JOB_STARTED, "attempt 1 with 2 replicas"),
     report_runs.event(4, names.Reason.REPLICAS_RUNNING),
-    report_runs.event(20.4, names.Reason.REPLICA_LOST, LOST),
+    report_runs.event(
+        20.4, names.Reason.REPLICA_LOST, LOST, names.EventAction.RESTART_ALL, "digits-worker-1"
+    ),
     report_runs.event(33, names.Reason.REPLICAS_RUNNING),
 ]
 POD_EVENTS = [
@@ -88,11 +90,15 @@ def test_pods_that_are_all_gone_ended_with_the_job() -> None:
 
 
 def test_a_replica_that_restarts_alone_ends_no_other_process() -> None:
-    message = "digits-worker-1 exited with code 1 (error); this replica run again (failure 1 of 6)"
     job = report_runs.job(names.State.RUNNING, ended=None)  # its attempt is the first
     events = [
         JOB_EVENTS[0],
-        report_runs.event(20, names.Reason.REPLICA_FAILED, message),
+        report_runs.event(
+            20,
+            names.Reason.REPLICA_FAILED,
+            action=names.EventAction.RESTART_REPLICA,
+            pod="digits-worker-1",
+        ),
     ]
     lives = [
         *life("digits-worker-0", "node-0", 1, None),
@@ -110,10 +116,9 @@ def test_pods_that_wait_or_have_no_events_have_no_process() -> None:
 
 
 @pytest.mark.parametrize("scope", policy.Scope)
-def test_the_words_of_the_operator_say_who_runs_again(scope: policy.Scope) -> None:
-    event = report_runs.event(
-        1, names.Reason.REPLICA_LOST, f"digits-worker-1 vanished; {scope.value} run again (x)"
-    )
+def test_events_of_the_operator_say_who_runs_again(scope: policy.Scope) -> None:
+    action = policy.EVENT_ACTIONS[scope]
+    event = report_runs.event(1, names.Reason.REPLICA_LOST, action=action, pod="digits-worker-1")
     assert losses.ends(event, "digits-worker-1")
     assert losses.ends(event, "digits-worker-0") == (scope is not policy.Scope.REPLICA)
     assert losses.count_attempts([event]) == (scope is policy.Scope.GANG)

@@ -210,6 +210,8 @@ def _event(event: record.Event, job: str) -> models.Event:
         reason=event.reason,
         object=f"{names.SINGULAR}/{job}",
         message=event.message,
+        action=event.action.value,
+        pod=event.pod,
     )
 
 

@@ -1,6 +1,5 @@
 """What the Events of a job say of the ends of its processes. Pure."""
 
-import re
 from collections.abc import Iterable
 
 from tfparallel import models
@@ -36,8 +35,8 @@ _SUCCESSES = frozenset({names.Reason.CHIEF_SUCCEEDED, names.Reason.WORKERS_SUCCE
 
 _STARTS = frozenset({names.Reason.JOB_STARTED, names.Reason.JOB_ADMITTED, names.Reason.JOB_RESUMED})
 
-_ALL = "all replicas run again"
-_WITH_CHIEF = re.compile(rf"{_ALL}|the chief runs? again")
+_OF_COORDINATOR = (names.EventAction.RESTART_ALL, names.EventAction.RESTART_WITH_CHIEF)
+"""Actions after which the coordinator runs again, whichever replica was lost."""
 
 
 def is_loss(event: models.Event) -> bool:
@@ -54,16 +53,12 @@ def ends(event: models.Event, pod: str) -> bool:
     """
     if not is_loss(event):
         return False
-    return (
-        event.reason in PAUSES
-        or _WITH_CHIEF.search(event.message) is not None
-        or names_pod(event, pod)
-    )
+    return event.reason in PAUSES or event.action in _OF_COORDINATOR or names_pod(event, pod)
 
 
 def names_pod(event: models.Event, pod: str) -> bool:
     """Whether an event of the job is the loss of this pod."""
-    return is_loss(event) and event.message.startswith((f"{pod} ", f"{pod}:"))
+    return is_loss(event) and event.pod == pod
 
 
 def may_fail_job(event: models.Event) -> bool:
@@ -83,4 +78,7 @@ def starts_job(event: models.Event) -> bool:
 
 def count_attempts(events: Iterable[models.Event]) -> int:
     """Return how many attempts begin with these events of a job."""
-    return sum(starts_job(event) or (is_loss(event) and _ALL in event.message) for event in events)
+    return sum(
+        starts_job(event) or (is_loss(event) and event.action == names.EventAction.RESTART_ALL)
+        for event in events
+    )

@@ -117,6 +117,16 @@ class State(enum.StrEnum):
     FAILED = "Failed"
 
 
+class EventAction(enum.StrEnum):
+    """What the operator does for the cause of an Event: its field `action`."""
+
+    RECONCILE = "Reconcile"
+    RESTART_ALL = "RestartAllReplicas"
+    RESTART_REPLICA = "RestartReplica"
+    RESTART_WITH_CHIEF = "RestartWithChief"
+    """The chief runs again, and the lost replica, if one was lost; the others train on."""
+
+
 class Reason(enum.StrEnum):
     """Reasons of conditions and Events; `reasons` says what each means."""
 

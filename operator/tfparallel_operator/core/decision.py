@@ -6,7 +6,7 @@ import enum
 from collections.abc import Mapping
 from typing import Any
 
-from tfparallel_operator.api import job_status
+from tfparallel_operator.api import job_status, names
 
 Manifest = dict[str, Any]
 """A Kubernetes object as JSON."""
@@ -26,16 +26,23 @@ class Event:
     type: EventType
     reason: str
     message: str
+    action: names.EventAction = names.EventAction.RECONCILE
+    pod: str = ""
+    """The lost pod that it reports, if any."""
 
 
-def normal(reason: str, message: str) -> Event:
+def normal(
+    reason: str, message: str, action: names.EventAction = names.EventAction.RECONCILE
+) -> Event:
     """Return an Event that asks nobody to act."""
-    return Event(EventType.NORMAL, reason, message)
+    return Event(EventType.NORMAL, reason, message, action)
 
 
-def warning(reason: str, message: str) -> Event:
+def warning(
+    reason: str, message: str, action: names.EventAction = names.EventAction.RECONCILE
+) -> Event:
     """Return an Event that a person should look at."""
-    return Event(EventType.WARNING, reason, message)
+    return Event(EventType.WARNING, reason, message, action)
 
 
 ObjectType = tuple[str, str]

@@ -45,6 +45,10 @@ class Event:
     """Kind and name, such as pod/digits-chief-0."""
     message: str
     count: int = 1
+    action: str = ""
+    """Of the operator's Events: a value of `names.EventAction`."""
+    pod: str = ""
+    """Of the operator's Events: the lost pod that it reports."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -179,4 +183,6 @@ def parse_event(body: Mapping[str, Any]) -> Event:
         object=f"{regarding.get('kind', '').lower()}/{regarding.get('name', '')}",
         message=" ".join((body.get("note") or "")[:_LONGEST_NOTE].split()),
         count=series.get("count") or body.get("deprecatedCount") or 1,
+        action=body.get("action") or "",
+        pod=(body.get("related") or {}).get("name") or "",
     )

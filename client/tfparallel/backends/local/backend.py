@@ -149,6 +149,8 @@ class LocalBackend:
                 reason=event.reason,
                 object=f"{names.SINGULAR}/{job.name}",
                 message=event.message,
+                action=event.action.value,
+                pod=event.pod,
             )
             for event in record.read_events(self._find(job.name).layout)
         ]

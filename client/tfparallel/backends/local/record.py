@@ -8,6 +8,7 @@ from typing import Any
 import pydantic
 
 from tfparallel.backends.local import folders
+from tfparallel_operator.api import names
 from tfparallel_operator.core import decision, observation
 
 
@@ -18,6 +19,8 @@ class Event(pydantic.BaseModel):
     type: decision.EventType
     reason: str
     message: str
+    action: names.EventAction = names.EventAction.RECONCILE
+    pod: str = ""
 
 
 class Pod(pydantic.BaseModel):
@@ -43,7 +46,14 @@ _PODS = pydantic.TypeAdapter(tuple[Pod, ...])
 
 def add_event(layout: folders.Folders, event: decision.Event, now: datetime.datetime) -> None:
     """Append an event."""
-    line = Event(time=now, type=event.type, reason=event.reason, message=event.message)
+    line = Event(
+        time=now,
+        type=event.type,
+        reason=event.reason,
+        message=event.message,
+        action=event.action,
+        pod=event.pod,
+    )
     with layout.events.open("a", encoding="utf-8") as file:
         file.write(f"{line.model_dump_json()}\n")
 

@@ -18,6 +18,13 @@ class Scope(enum.StrEnum):
     REPLICA_AND_CHIEF = "this server and the chief"
 
 
+EVENT_ACTIONS = {
+    Scope.GANG: names.EventAction.RESTART_ALL,
+    Scope.REPLICA: names.EventAction.RESTART_REPLICA,
+    Scope.REPLICA_AND_CHIEF: names.EventAction.RESTART_WITH_CHIEF,
+}
+
+
 class LossAction(enum.Enum):
     """What becomes of the job."""
 
@@ -35,6 +42,7 @@ class LossResponse:
     message: str
     remedy: str = ""
     """What to do, where that is known."""
+    event_action: names.EventAction = names.EventAction.RECONCILE
 
 
 def find_action(layout: Layout, status: job_status.JobStatus, loss: failure.Loss) -> LossResponse:
@@ -69,8 +77,10 @@ def _find_action(layout: Layout, status: job_status.JobStatus, loss: failure.Los
     nth = counted(layout, status, loss) + 1
     bound = f"failure {nth} of {limit} that lead to a restart"
     bound = bound if loss.cause.bounded else _UNBOUNDED[loss.cause]
-    message = f"{lost}; {scope(layout, loss).value} run again ({bound})"
-    return LossResponse(LossAction.RESTART, reason, message)
+    restarted = scope(layout, loss)
+    message = f"{lost}; {restarted.value} run again ({bound})"
+    event_action = EVENT_ACTIONS[restarted]
+    return LossResponse(LossAction.RESTART, reason, message, event_action=event_action)
 
 
 _REASONS = {

@@ -65,7 +65,9 @@ def answer_losses(context: DecisionContext) -> decision.Decision | Continuation:
             case policy.LossAction.IGNORE:
                 status = replica_records.ignore(status, loss.replica)
                 message = f"{action.message}; training continues without it"
-                events.append(decision.warning(action.reason, message))
+                event = decision.warning(action.reason, message)
+                pod = loss.replica.pod_name(context.job.metadata.name)
+                events.append(dataclasses.replace(event, pod=pod))
     if events:
         view = context.view_of(status)
     wake_at = deadlines.earliest(deadline, next_overdue)
@@ -96,7 +98,7 @@ def _restart(
         status = context.stamp.set(status, names.Condition.RUNNING, False, reason, advice)
     return decision.Decision(
         status,
-        events=(decision.warning(reason, advice.message),),
+        events=(decision.warning(reason, advice.message, action.event_action),),
         deletions=ending.delete_pods(view.stale),
         wake_at=deadlines.earliest(status.attempt_time, deadlines.active(context.job, status)),
     )
@@ -105,8 +107,10 @@ def _restart(
 def _record(
     context: DecisionContext, decided: decision.Decision, loss: failure.Loss
 ) -> decision.Decision:
-    """Return a decision whose status has the loss as its failure."""
+    """Return a decision whose status and Events name the lost replica."""
     recorded = loss.record(context.job.metadata.name)
     return dataclasses.replace(
-        decided, status=decided.status.model_copy(update={"failure": recorded})
+        decided,
+        status=decided.status.model_copy(update={"failure": recorded}),
+        events=tuple(dataclasses.replace(event, pod=recorded.replica) for event in decided.events),
     )

@@ -113,8 +113,10 @@ def _go_on(context: DecisionContext, continuation: recovery.Continuation) -> dec
 
 def _scale(context: DecisionContext, status: job_status.JobStatus) -> decision.Decision:
     """Write ahead that the job has other workers, and delete what has to run again for it."""
-    again = "all replicas run" if context.layout.is_gang else "the chief runs"
     reason = names.Reason.REPLICAS_SCALED
+    action, again = names.EventAction.RESTART_WITH_CHIEF, "the chief runs"
+    if context.layout.is_gang:
+        action, again = names.EventAction.RESTART_ALL, "all replicas run"
     message = f"workers {status.workers} to {context.requested.workers}; {again} again"
     status = scaling.scaled(context, status)
     view = dataclasses.replace(context, layout=context.requested).view_of(status)
@@ -123,7 +125,7 @@ def _scale(context: DecisionContext, status: job_status.JobStatus) -> decision.D
         status = context.stamp.set(status, kind, true, reason, message)
     return decision.Decision(
         status,
-        events=(decision.normal(reason, message),),
+        events=(decision.normal(reason, message, action),),
         deletions=ending.delete_pods(view.stale),
         wake_at=deadlines.active(context.job, status),
     )

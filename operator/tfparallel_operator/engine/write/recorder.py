@@ -62,7 +62,7 @@ def _manifest(
     text = "\n".join((moment, event.reason, dedup_key or event.message))
     digest = hashlib.sha256(text.encode()).hexdigest()[:16]
     second = now.strftime("%Y-%m-%dT%H:%M:%SZ")
-    return {
+    manifest: client.Object = {
         "apiVersion": resources.CORE_EVENTS.api_version,
         "kind": "Event",
         "metadata": {"name": f"{metadata['name']}.{digest}", "namespace": metadata["namespace"]},
@@ -73,7 +73,7 @@ def _manifest(
         "count": 1,
         "reportingComponent": names.CONTROLLER,
         "reportingInstance": instance[:128],
-        "action": "Reconcile",
+        "action": event.action.value,
         "reason": event.reason,
         "type": event.type.value,
         "message": plain_text.shorten(event.message, MESSAGE_BYTES),
@@ -85,3 +85,11 @@ def _manifest(
             "uid": metadata["uid"],
         },
     }
+    if event.pod:
+        manifest["related"] = {
+            "apiVersion": "v1",
+            "kind": "Pod",
+            "namespace": metadata["namespace"],
+            "name": event.pod,
+        }
+    return manifest

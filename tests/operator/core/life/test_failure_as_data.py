@@ -1,5 +1,7 @@
 """The status tells why a job restarts, fails or waits as fields; messages follow from them."""
 
+from typing import Any
+
 import pytest
 
 from testing.operator import builders, symptoms
@@ -32,6 +34,21 @@ def test_a_restart_has_its_loss_until_all_replicas_run_again() -> None:
     world.run()
     world.run_until_quiet()
     assert world.status.failure is None
+
+
+@pytest.mark.parametrize(
+    ("code", "servers", "action"),
+    [
+        (137, {}, names.EventAction.RESTART_ALL),
+        (137, {"ps": 1}, names.EventAction.RESTART_REPLICA),
+        (65, {}, names.EventAction.RECONCILE),
+    ],
+)
+def test_an_event_of_a_loss_names_the_pod_and_what_runs_again(
+    code: int, servers: dict[str, Any], action: names.EventAction
+) -> None:
+    event = next(event for event in lose(code, **servers).events if event.pod)
+    assert (event.pod, event.action) == ("job-worker-1", action)
 
 
 def test_the_remedy_of_the_code_is_there_though_the_replica_said_one_itself() -> None:

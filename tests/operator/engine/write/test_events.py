@@ -384,6 +384,23 @@ async def test_the_api_server_takes_an_event_of_any_words(namespace: Namespace) 
     assert written["message"].startswith(r"層\x1b[2J 層")
 
 
+async def test_an_event_has_the_lost_pod_and_the_restart_as_fields(namespace: Namespace) -> None:
+    job = await namespace.create_job()
+    event = decision.Event(
+        decision.EventType.WARNING,
+        names.Reason.REPLICA_LOST,
+        "words",
+        names.EventAction.RESTART_WITH_CHIEF,
+        "digits-ps-0",
+    )
+    manifest = recorder._manifest(job, event, "", "test", datetime.datetime.now(datetime.UTC))
+    await namespace.api.create(resources.CORE_EVENTS, namespace.name, manifest)
+    [written] = pending_reasons.parse_events(
+        (await namespace.api.list(resources.EVENTS, namespace.name)).items
+    )
+    assert (written.action, written.pod) == ("RestartWithChief", "digits-ps-0")
+
+
 async def test_kubectl_describes_events_in_their_order(namespace: Namespace) -> None:
     job = await namespace.create_job()
     event_reasons = [*names.Reason][:8]
