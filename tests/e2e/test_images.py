@@ -19,11 +19,10 @@ import importlib.util, json, os, pathlib, subprocess, sys, sysconfig
 names = ("tensorflow", "sklearn", "kopf", "kubernetes", "pip", "tfparallel_trainer")
 packages = pathlib.Path(sysconfig.get_path("purelib"))
 cached = importlib.util.cache_from_source
-# What explains the errors of Keras' fit in scripts is loaded where there is a TF_CONFIG.
+# What explains the errors of Keras' fit in scripts is loaded in replicas of scripts.
 look = "import sys; print('tfparallel_trainer' in sys.modules)"
-task = {"type": "worker", "index": 0}
-config = json.dumps({"cluster": {"worker": ["a:1", "b:1"]}, "task": task})
-command, env = [sys.executable, "-c", look], {**os.environ, "TF_CONFIG": config}
+command = [sys.executable, "-c", look]
+env = {**os.environ, "TFPARALLEL_ON_SEPARATE_TRAINING": "Stop"}
 loaded = subprocess.run(command, env=env, capture_output=True, check=True).stdout
 print(json.dumps({
     "user": os.getuid(),
