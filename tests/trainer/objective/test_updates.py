@@ -15,7 +15,7 @@ from tfparallel_trainer import errors, layers
 from tfparallel_trainer.comms import shape
 from tfparallel_trainer.engines.servers import worker_steps as server_steps
 from tfparallel_trainer.engines.strategy import strategy_steps
-from tfparallel_trainer.objective import replica, train, updates
+from tfparallel_trainer.objective import replica, train_step, updates
 
 LAYERS, OPS = keras.layers, keras.ops
 BATCH = 4
@@ -170,7 +170,7 @@ def test_a_worker_of_servers_assigns_what_one_process_does(name: str) -> None:
 
     @tf.function
     def step(part: Any) -> None:
-        traced._apply(train.compute_local_gradients(worker, part, applied))
+        traced._apply(train_step.compute_local_gradients(worker, part, applied))
 
     for batch in ranks.feed_of(EXAMPLES, 1, BATCH).epoch(0, 0):
         step(batch.parts[0])

@@ -13,7 +13,7 @@ from tfparallel_trainer.comms import cluster
 from tfparallel_trainer.contract import verification
 from tfparallel_trainer.data import batching, fingerprints
 from tfparallel_trainer.engines import setup
-from tfparallel_trainer.objective import evaluate, independence, state, train
+from tfparallel_trainer.objective import evaluate, independence, state, train_step
 from tfparallel_trainer.objective.replica import Replica
 
 
@@ -122,7 +122,7 @@ class Step(abc.ABC):
     @abc.abstractmethod
     def compute(
         self, step: int, batch: batching.Batch, requests: Sequence[float], *, gives_metrics: bool
-    ) -> train.StepOutput:
+    ) -> train_step.StepOutput:
         """Compute a step and apply its gradients.
 
         `requests` is what this process adds to the sum over all: its requests as 0 or 1, and the

@@ -23,7 +23,7 @@ import tensorflow as tf
 from tfparallel_trainer import errors, random_state, user
 from tfparallel_trainer.comms import collectives
 from tfparallel_trainer.data import nest
-from tfparallel_trainer.objective import checks, drawn, loss, metric_sums, phases, trial
+from tfparallel_trainer.objective import checks, loss, metric_sums, phases, random_outputs, trial
 from tfparallel_trainer.objective.replica import Replica
 
 EXAMPLES = 8
@@ -63,14 +63,14 @@ def check(replica: Replica, part: Any, targets: Any = None) -> None:
     other means than keras.random. No variable changes.
     """
     part = nest.convert(lambda leaf: np.asarray(leaf)[:EXAMPLES], part)
-    several = drawn.varied(part, max(_FEWEST, len(nest.leaves(part)[0])))
+    several = random_outputs.varied(part, max(_FEWEST, len(nest.leaves(part)[0])))
     for mode in (False, True) if checks.runs_user_code(replica.model) else (False,):
         _try(replica, _of_model(replica), several, mode)
     _, y, _ = part
     if y is None or all(term.is_by_example for term in replica.terms if term.output):
         return
     pool = y if targets is None else targets
-    for pattern in drawn.PATTERNS:
+    for pattern in random_outputs.PATTERNS:
         _try_drawn(replica, part, pool, pattern)
 
 
@@ -99,18 +99,18 @@ def _drawn(
 ) -> tuple[Compute, list[loss.Term], Any]:
     """What computes some terms for drawn targets, the terms, and the examples with them."""
     x, _, weight = part
-    y = drawn.targets(pool, EXAMPLES, pattern, seed)
-    weight = drawn.weights(weight, EXAMPLES, seed)
+    y = random_outputs.targets(pool, EXAMPLES, pattern, seed)
+    weight = random_outputs.weights(weight, EXAMPLES, seed)
     (phase, *others) = replica.computations
     if others or not isinstance(phase, phases.Compiled):
-        return _of_model(replica), replica.terms, (drawn.varied(x, EXAMPLES), y, weight)
+        return _of_model(replica), replica.terms, (random_outputs.varied(x, EXAMPLES), y, weight)
     with keras.StatelessScope(), tf.device(replica.device):
         outputs = replica.model(nest.convert(tf.convert_to_tensor, x), training=False)
     count = EXAMPLES
     if sum(int(np.prod(leaf.shape[1:])) for leaf in nest.leaves(outputs)) * count > _MOST:
         count = EXAMPLES // 2
         y, weight = nest.convert(lambda leaf: leaf[::2], (y, weight))
-    predicted = drawn.predictions(outputs, count, seed)
+    predicted = random_outputs.predictions(outputs, count, seed)
     if seed % 2 == 0:
         predicted = _near(predicted, y)
     terms = [term for term in replica.terms if term.output and not term.is_by_example]
@@ -126,7 +126,9 @@ def _near(predicted: Any, y: Any) -> Any:
     flat, targets = nest.leaves(predicted), nest.leaves(y)
     if len(flat) != len(targets):
         return predicted
-    return nest.packed(predicted, [drawn.near(*pair) for pair in zip(flat, targets, strict=True)])
+    return nest.packed(
+        predicted, [random_outputs.near(*pair) for pair in zip(flat, targets, strict=True)]
+    )
 
 
 def _of_model(replica: Replica) -> Compute:

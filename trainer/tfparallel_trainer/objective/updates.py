@@ -19,7 +19,7 @@ import tensorflow as tf
 from tfparallel_trainer import errors, random_state
 from tfparallel_trainer.comms import collectives
 from tfparallel_trainer.data import nest
-from tfparallel_trainer.objective import checks, drawn, metric_sums, trial
+from tfparallel_trainer.objective import checks, metric_sums, random_outputs, trial
 from tfparallel_trainer.objective import replica as replicas
 
 _COUNT, _FIRST = 6, 2
@@ -57,7 +57,7 @@ def find(replica: replicas.Replica, sample: Any, *, divided: bool) -> replicas.R
     joinings: dict[int, set[Joining]] = {}
     adds_up = False
     for seed in range(_TRIALS):
-        examples = drawn.varied(sample, _COUNT, seed)
+        examples = random_outputs.varied(sample, _COUNT, seed)
         whole = _run(replica, examples, 0, _COUNT, None)
         parts = [
             _run(replica, examples, *bounds, whole.sums.addends)

@@ -15,7 +15,7 @@ from tfparallel_trainer.comms import shape
 from tfparallel_trainer.contract import verification
 from tfparallel_trainer.data import batching
 from tfparallel_trainer.engines.servers import checked_steps
-from tfparallel_trainer.objective import metric_sums, replica, tracing, train
+from tfparallel_trainer.objective import metric_sums, replica, tracing, train_step
 from tfparallel_trainer.objective.referee import plain
 
 pytestmark = split_models.MARKS
@@ -65,7 +65,7 @@ def check(
     assert referee.is_due(6)
     before = referee.state()
     batch = tuple(None if array is None else tf.constant(array) for array in part)
-    computed = train.compute_local_gradients(served, batch, tf.constant(0, tf.int64))
+    computed = train_step.compute_local_gradients(served, batch, tf.constant(0, tf.int64))
     served.optimizer.apply(computed.gradients, served.model.trainable_variables)
     measured = metric_sums.results(served, computed.isolated.contributions)
     return referee(0, batching.Batch(6, [part]), before, float(computed.loss), measured)

@@ -24,7 +24,7 @@ from tfparallel_trainer.data import batching, nest
 from tfparallel_trainer.engines import engine
 from tfparallel_trainer.engines.servers import asynchronous, control, ledger, presence, worker_steps
 from tfparallel_trainer.loop import preflight
-from tfparallel_trainer.objective import replica, train
+from tfparallel_trainer.objective import replica, train_step
 
 
 def check(folder: pathlib.Path, addresses: dict[str, object], role: str = "chief") -> None:
@@ -100,7 +100,7 @@ def test_a_batch_changes_no_variable() -> None:
 
     @tf.function(autograph=False)
     def run(step: tf.Tensor) -> Any:
-        outcome = train.compute_local_gradients(rank_replica, part, step)
+        outcome = train_step.compute_local_gradients(rank_replica, part, step)
         values = [value for _, value in outcome.isolated.assigned]
         return outcome.loss, outcome.gradients, outcome.isolated.contributions, values
 
@@ -114,7 +114,7 @@ def test_a_batch_changes_no_variable() -> None:
 
     @tf.function(autograph=False)
     def expected() -> Any:
-        with train.seeded_from_step(rank_replica, tf.constant(4, tf.int64)):
+        with train_step.seeded_from_step(rank_replica, tf.constant(4, tf.int64)):
             return model.compute_loss(part[0], part[1], model(x, training=True))
 
     assert float(first[0]) == pytest.approx(float(expected()), rel=1e-6)

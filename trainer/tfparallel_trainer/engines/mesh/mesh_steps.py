@@ -11,7 +11,7 @@ from tfparallel_trainer import errors, user
 from tfparallel_trainer.contract import job_file
 from tfparallel_trainer.data import batching, nest
 from tfparallel_trainer.engines import engine
-from tfparallel_trainer.objective import checks, evaluate, metric_sums, state, synchrony, train
+from tfparallel_trainer.objective import checks, evaluate, metric_sums, state, synchrony, train_step
 from tfparallel_trainer.objective.referee import inspection, trials
 from tfparallel_trainer.objective.replica import Replica
 
@@ -42,7 +42,7 @@ class TrainStep(engine.Step):
             synchrony.layers(replica.model) or replica.updates for replica in replicas
         )
         self._traced: dict[tuple[tuple[bool, ...], bool], Any] = {}
-        self._kinds: list[train.Kinds] | None = None
+        self._kinds: list[train_step.Kinds] | None = None
         if leaves_out and checks.defines_phases(replicas[0].model):
             raise errors.UserCodeError(
                 f"onNonFiniteLoss is Continue, and {type(replicas[0].model).__name__} defines "
@@ -64,7 +64,7 @@ class TrainStep(engine.Step):
             outcomes = []
             for local_replica, has_part in zip(self._replicas, pattern, strict=True):
                 nothing = _unsized_nothing(self._spec) if self._all_take_part else None
-                rank_input = train.RankInput(
+                rank_input = train_step.RankInput(
                     part=next(remaining) if has_part else nothing,
                     step=step,
                     requests=tf.zeros((0,), tf.float64),
@@ -84,18 +84,18 @@ class TrainStep(engine.Step):
 
     def compute(
         self, step: int, batch: batching.Batch, requests: Sequence[float], *, gives_metrics: bool
-    ) -> train.StepOutput:
+    ) -> train_step.StepOutput:
         """Run the step on this process's parts of a batch."""
         rank_parts = batch.parts
         if self._all_take_part:
             rank_parts = [
-                train.nothing(self._spec) if part is None else part for part in rank_parts
+                train_step.nothing(self._spec) if part is None else part for part in rank_parts
             ]
         pattern = tuple(part is not None for part in rank_parts)
         parts = [part for part in rank_parts if part is not None]
         # A step that is left out leaves the metrics as they were, so they are not known within it.
         gives_metrics = gives_metrics and not self._leaves_out
-        output: train.StepOutput = self._function(pattern, gives_metrics)(
+        output: train_step.StepOutput = self._function(pattern, gives_metrics)(
             tf.constant(step, tf.int64),
             tf.constant(requests, tf.float64),
             nest.convert(tf.convert_to_tensor, parts),
@@ -112,11 +112,11 @@ class TrainStep(engine.Step):
         return self._traced[key]
 
     def _trace(self, pattern: tuple[bool, ...], gives_metrics: bool) -> Any:
-        def run(step: tf.Tensor, requests: tf.Tensor, parts: Any) -> train.StepOutput:
+        def run(step: tf.Tensor, requests: tf.Tensor, parts: Any) -> train_step.StepOutput:
             remaining, first = iter(parts), self._replicas[0]
             outputs = []
             for local_replica, has_part in zip(self._replicas, pattern, strict=True):
-                rank_input = train.RankInput(
+                rank_input = train_step.RankInput(
                     part=next(remaining) if has_part else None,
                     step=step,
                     requests=requests if local_replica is first else tf.zeros_like(requests),
@@ -135,18 +135,22 @@ class TrainStep(engine.Step):
                 [self._spec for has_part in pattern if has_part],
             )
 
-    def _rank_step(self, replica: Replica, rank_input: train.RankInput) -> train.StepOutput:
+    def _rank_step(
+        self, replica: Replica, rank_input: train_step.RankInput
+    ) -> train_step.StepOutput:
         results = self._phases(replica, rank_input)
         if not rank_input.gives_metrics:
-            return train.combine_phases(results)
+            return train_step.combine_phases(results)
         values = metric_sums.tensors(replica, results[-1].metric_states)
-        return train.combine_phases(results, values)
+        return train_step.combine_phases(results, values)
 
-    def _phases(self, replica: Replica, rank_input: train.RankInput) -> list[train.ReducedPhase]:
+    def _phases(
+        self, replica: Replica, rank_input: train_step.RankInput
+    ) -> list[train_step.ReducedPhase]:
         """Compute and apply each phase on a rank; gives what each led to."""
         before = state.Memory(replica) if self._leaves_out else None
         results = []
-        for phase, shared in train.compute_phases(replica, rank_input):
+        for phase, shared in train_step.compute_phases(replica, rank_input):
             results.append(shared)
             if before is None:
                 phase.optimizer.apply(shared.gradients, phase.variables)
@@ -162,7 +166,9 @@ def _unsized_nothing(spec: Any) -> Any:
         spec,
         [
             tf.raw_ops.PlaceholderWithDefault(input=empty, shape=leaf.shape)
-            for empty, leaf in zip(nest.leaves(train.nothing(spec)), nest.leaves(spec), strict=True)
+            for empty, leaf in zip(
+                nest.leaves(train_step.nothing(spec)), nest.leaves(spec), strict=True
+            )
         ],
     )
 

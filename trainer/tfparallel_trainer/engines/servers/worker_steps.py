@@ -25,7 +25,7 @@ from tfparallel_trainer.objective import (
     gradient_sums,
     metric_sums,
     tracing,
-    train,
+    train_step,
 )
 from tfparallel_trainer.objective.replica import Replica
 
@@ -104,7 +104,7 @@ class WorkerFunctions:
         replica = self.replica
         before = self.applied_steps.read_value()
         with tf.control_dependencies([before]):
-            computed = train.compute_local_gradients(replica, part, step)
+            computed = train_step.compute_local_gradients(replica, part, step)
         values = [gradient_sums.values(array) for array in computed.gradients if array is not None]
         with tf.control_dependencies([computed.loss, *values]):
             staleness = self.applied_steps.read_value() - before
@@ -119,7 +119,7 @@ class WorkerFunctions:
         numbers = [_worker(), applied, staleness, computed.loss, computed.terms]
         return _packed([*numbers, *computed.isolated.contributions])
 
-    def _apply(self, computed: train.LocalGradients) -> tf.Tensor:
+    def _apply(self, computed: train_step.LocalGradients) -> tf.Tensor:
         optimizer, variables = self.replica.optimizer, self.replica.model.trainable_variables
         for variable, value in computed.isolated.assigned:
             variable.assign(value)

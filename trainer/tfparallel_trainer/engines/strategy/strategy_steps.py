@@ -25,7 +25,7 @@ from tfparallel_trainer.objective import (
     state,
     synchrony,
     tracing,
-    train,
+    train_step,
 )
 from tfparallel_trainer.objective.replica import Replica
 
@@ -120,7 +120,7 @@ class ReplicatedModel:
         by one, and TPUs compile fixed shapes.
         """
         everywhere = batch.examples >= self.replicas
-        parts = [train.nothing(spec) if part is None else part for part in batch.parts]
+        parts = [train_step.nothing(spec) if part is None else part for part in batch.parts]
         leaves = [[tf.convert_to_tensor(leaf) for leaf in nest.leaves(part)] for part in parts]
         inputs = (self.spread(leaves.__getitem__), *others)
         key = (what, everywhere, *(tuple(leaf.shape) for part in leaves for leaf in part))
@@ -194,12 +194,12 @@ class TrainStep(engine.Step):
 
     def compute(
         self, step: int, batch: batching.Batch, requests: Sequence[float], *, gives_metrics: bool
-    ) -> train.StepOutput:
+    ) -> train_step.StepOutput:
         """Run the step on all replicas."""
         first, number = tf.constant(requests, tf.float64), tf.constant(step, tf.int64)
         spread = self._steps.spread(lambda index: [tf.zeros_like(first) if index else first])
         tensors = self._steps.on_batch("a training step", _step, batch, self._spec, number, spread)
-        return train.StepOutput(*tensors).fetch()
+        return train_step.StepOutput(*tensors).fetch()
 
 
 class StrategyEngine(engine.Synchronous):
@@ -266,16 +266,16 @@ def _step(
     requests: Sequence[tf.Tensor],
 ) -> list[tf.Tensor]:
     """The fields of a `StepOutput` that are tensors."""
-    rank_input = train.RankInput(
+    rank_input = train_step.RankInput(
         part=part, step=number, requests=requests[0], maybe_empty=not everywhere
     )
     with _kept(replica, part, everywhere):
         results = []
-        for phase, shared in train.compute_phases(replica, rank_input):
+        for phase, shared in train_step.compute_phases(replica, rank_input):
             results.append(shared)
             with NoReduceContext():
                 phase.optimizer.apply(shared.gradients, phase.variables)
-    *tensors, _ = train.combine_phases(results)
+    *tensors, _ = train_step.combine_phases(results)
     return tensors
 
 

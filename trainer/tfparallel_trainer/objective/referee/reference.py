@@ -11,7 +11,7 @@ from typing import Any
 import tensorflow as tf
 from keras.src.trainers import compile_utils  # not in the public API
 
-from tfparallel_trainer.objective import metric_sums, phases, train, trial
+from tfparallel_trainer.objective import metric_sums, phases, train_step, trial
 from tfparallel_trainer.objective.referee import draws, trials
 from tfparallel_trainer.objective.replica import Replica
 
@@ -27,7 +27,7 @@ def trace(replica: Replica, spec: Any, gradients: Sequence[Sequence[Any]] | None
         losses, computed = [], []
         with contextlib.nullcontext() if totals is None else draws.alike():
             for index, phase in enumerate(replica.computations):
-                drawing = train.seeded_from_step(replica, step, alike=True, goes_on=index > 0)
+                drawing = train_step.seeded_from_step(replica, step, alike=True, goes_on=index > 0)
                 with drawing, tf.GradientTape() as tape:
                     loss = _loss(replica, phase, whole)
                     scaled = phase.optimizer.scale_loss(loss)

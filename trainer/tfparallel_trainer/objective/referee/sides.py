@@ -11,7 +11,7 @@ import tensorflow as tf
 from tfparallel_trainer import errors
 from tfparallel_trainer.comms import collectives, devices
 from tfparallel_trainer.data import batching
-from tfparallel_trainer.objective import evaluate, replica, train
+from tfparallel_trainer.objective import evaluate, replica, train_step
 from tfparallel_trainer.objective.referee import (
     draws,
     observations,
@@ -124,7 +124,7 @@ class Sides:
 
         def run(step: tf.Tensor, whole: Any) -> tf.Tensor:
             with tf.device(first.device), draws.alike():
-                return train.compute_local_gradients(alone, whole, step).loss
+                return train_step.compute_local_gradients(alone, whole, step).loss
 
         with self._restored():
             return float(tf.function(run, autograph=False)(_number(sample), sample.whole))

@@ -6,7 +6,7 @@ from typing import Any, Protocol
 
 import tensorflow as tf
 
-from tfparallel_trainer.objective import metric_sums, phases, train
+from tfparallel_trainer.objective import metric_sums, phases, train_step
 from tfparallel_trainer.objective.replica import Replica
 
 
@@ -20,7 +20,7 @@ class RankOutcome:
     metrics: dict[str, tf.Tensor]
 
 
-Apply = Callable[[phases.Computation, train.ReducedPhase], None]
+Apply = Callable[[phases.Computation, train_step.ReducedPhase], None]
 
 
 class Trial(Protocol):
@@ -34,11 +34,11 @@ class Trial(Protocol):
         """
 
 
-def outcome(replica: Replica, results: Sequence[train.ReducedPhase]) -> tuple[Any, ...]:
+def outcome(replica: Replica, results: Sequence[train_step.ReducedPhase]) -> tuple[Any, ...]:
     """The outcome of a step whose phases gave these results, with the metrics."""
     gradients = [[split(gradient) for gradient in phase.gradients] for phase in results]
     return (
-        train.combine_phases(results).loss,
+        train_step.combine_phases(results).loss,
         gradients,
         metric_sums.tensors(replica, results[-1].metric_states),
     )

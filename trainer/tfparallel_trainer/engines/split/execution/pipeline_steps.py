@@ -26,7 +26,7 @@ from tfparallel_trainer.engines.split.execution import (
 )
 from tfparallel_trainer.engines.split.pipeline import cutting, programs, schedule
 from tfparallel_trainer.engines.split.pipeline.partition import Partition
-from tfparallel_trainer.objective import evaluate, synchrony, train
+from tfparallel_trainer.objective import evaluate, synchrony, train_step
 from tfparallel_trainer.objective.referee import trials
 
 
@@ -60,7 +60,7 @@ class TrainStep(engine.Step):
 
     def compute(
         self, step: int, batch: batching.Batch, requests: Sequence[float], *, gives_metrics: bool
-    ) -> train.StepOutput:
+    ) -> train_step.StepOutput:
         """Run the step on this process's parts of a batch."""
         shares = self._ranks.shares(batch.examples)
         parts = self._ranks.parts(batch, shares)
@@ -69,7 +69,7 @@ class TrainStep(engine.Step):
         )
         *values, timings = (tensor.numpy() for tensor in results)
         self._ranks.timing.add(timings.tolist())
-        return train.StepOutput(*values)
+        return train_step.StepOutput(*values)
 
     def _function(self, shares: stage_worker.Shares) -> Any:
         self.check_size(sum(shares))

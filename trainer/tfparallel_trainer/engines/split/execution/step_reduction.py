@@ -1,7 +1,7 @@
 """After all microbatches: sums over ranks, then the optimizer update.
 
-The loss is Σ w N / D + R, as in `objective.train`. N and D are the sums of a term's numerators and
-denominators over microbatches and ranks, w its weight and R the regularisation. The order is
+The loss is Σ w N / D + R, as in `objective.train_step`. N and D are the sums of a term's numerators
+and denominators over microbatches and ranks, w its weight and R the regularisation. The order is
 Keras': complete gradients are tested, unscaled, clipped by norms over all ranks and applied.
 """
 
