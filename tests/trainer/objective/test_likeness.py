@@ -179,7 +179,7 @@ def build_in(process: int, folder: pathlib.Path, vocabulary: Any = WORDS) -> lik
         for _ in range(11 * process):  # names that Keras counts go on from there
             keras.layers.Dense(1), keras.layers.LSTM(1), keras.Variable(0.0)
         first = keras.Input((1,), dtype="string")
-        lookup = keras.layers.StringLookup(vocabulary=str(vocabulary))(first)
+        lookup = keras.layers.StringLookup(vocabulary=str(vocabulary_file))(first)
         x = keras.layers.Flatten()(keras.layers.Embedding(9, 4)(lookup))
         shared = keras.layers.Dense(4, "tanh")
         x = keras.layers.Dropout(0.5)(shared(shared(x)))
