@@ -9,11 +9,14 @@ from tfparallel.cli import exits, options
 
 SECTIONS = {
     "On this machine": ("init", "run", "validate", "plan", "compare", "convert"),
-    "On a cluster": ("submit", "status", "why", "logs", "events", "get", "tensorboard", "report"),
-    "Change a job on a cluster": ("suspend", "resume", "scale", "delete"),
+    "Look at jobs": ("status", "why", "logs", "events", "get", "tensorboard", "report"),
+    "On a cluster": ("submit", "suspend", "resume", "scale", "delete"),
     "About the command": ("doctor", "completion", "version"),
 }
 """Each verb is the attribute `command` of the module of its name."""
+
+_WHOLE_SENTENCE = 200
+"""Most characters of a verb's summary: Click cuts a longer one, and wraps this one."""
 
 
 class _Verbs(options.Group):
@@ -43,11 +46,10 @@ class _Verbs(options.Group):
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         for title, verbs in SECTIONS.items():
             commands = {verb: self.get_command(ctx, verb) for verb in verbs}
-            width = formatter.width - 6 - max(map(len, self.list_commands(ctx)))
             with formatter.section(title):
                 formatter.write_dl(
                     [
-                        (verb, command.get_short_help_str(width))
+                        (verb, command.get_short_help_str(limit=_WHOLE_SENTENCE))
                         for verb, command in commands.items()
                         if command is not None
                     ]
