@@ -80,7 +80,7 @@ async def gather_folder(path: pathlib.Path, results: str | None = None) -> recor
         source=str(root),
         now=wall_clock.utc_now() if is_running else last,
         is_cut_off=not is_running and not is_over,
-        events=[_event(event, name) for event in events],
+        events=[event.for_job(name) for event in events],
         pods=list(_pod_runs(changes, _last_signs(events, changes, trained, is_running=is_running))),
         records=trained,
         **_other_results(texts),
@@ -201,18 +201,6 @@ def _read_manifest(layout: folders.Folders) -> Mapping[str, Any]:
 def _name_of_pods(layout: folders.Folders) -> str:
     job_pods = record.read_pods(layout)
     return job_pods[0].name.removesuffix(f"-{job_pods[0].replica}") if job_pods else ""
-
-
-def _event(event: record.Event, job: str) -> models.Event:
-    return models.Event(
-        time=event.time,
-        type=event.type.value,
-        reason=event.reason,
-        object=f"{names.SINGULAR}/{job}",
-        message=event.message,
-        action=event.action.value,
-        pod=event.pod,
-    )
 
 
 def _last_signs(

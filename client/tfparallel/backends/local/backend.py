@@ -142,18 +142,8 @@ class LocalBackend:
 
     async def list_events(self, job: models.Job) -> Sequence[models.Event]:
         """Return what was decided about the job, oldest first."""
-        return [
-            models.Event(
-                time=event.time,
-                type=event.type.value,
-                reason=event.reason,
-                object=f"{names.SINGULAR}/{job.name}",
-                message=event.message,
-                action=event.action.value,
-                pod=event.pod,
-            )
-            for event in record.read_events(self._find(job.name).layout)
-        ]
+        events = record.read_events(self._find(job.name).layout)
+        return [event.for_job(job.name) for event in events]
 
     async def read_logs(
         self, replica: models.Replica, job: models.Job, *, follow: bool, tail: int | None

@@ -7,6 +7,7 @@ from typing import Any
 
 import pydantic
 
+from tfparallel import models
 from tfparallel.backends.local import folders
 from tfparallel_operator.api import names
 from tfparallel_operator.core import decision, observation
@@ -21,6 +22,18 @@ class Event(pydantic.BaseModel):
     message: str
     action: names.EventAction = names.EventAction.RECONCILE
     pod: str = ""
+
+    def for_job(self, job_name: str) -> models.Event:
+        """Return the event as clusters tell it, of the job with this name."""
+        return models.Event(
+            time=self.time,
+            type=self.type.value,
+            reason=self.reason,
+            object=f"{names.SINGULAR}/{job_name}",
+            message=self.message,
+            action=self.action.value,
+            pod=self.pod,
+        )
 
 
 class Pod(pydantic.BaseModel):
