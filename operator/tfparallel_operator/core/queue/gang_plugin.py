@@ -48,6 +48,25 @@ class GangPlugin(Protocol):
         """Make a pod's manifest a member, in place. What its template sets has priority."""
 
 
+class LastingGroups:
+    """PodGroups that may change while pods run: a job has one as long as it trains."""
+
+    can_resize = True
+
+    def group_name(self, job_name: str, attempt: str) -> str:
+        """Return the name of the job, whose attempts share the group."""
+        return job_name
+
+    def plan_update(
+        self, group: observation.Group, spec: GroupSpec, *, has_pods: bool
+    ) -> decision.GroupWrites:
+        """Patch the fields that differ, also while the group's pods run."""
+        fields = {key: value for key, value in spec.items() if group.spec.get(key) != value}
+        kind = (group.api_version, "PodGroup")
+        change = decision.Change(kind, group.name, group.uid, {"spec": fields})
+        return decision.GroupWrites(changes=(change,) if fields else ())
+
+
 def group_type(plugin: GangPlugin) -> decision.ObjectType:
     """Return the type of a scheduler's PodGroups."""
     return plugin.api_versions[0], "PodGroup"
@@ -66,15 +85,6 @@ def min_members(view: View, members: int) -> int:
 def min_active_members(view: View) -> int:
     """Return the same without replicas that have completed or that training does without."""
     return min_members(view, len(set(view.layout.all_replicas) - view.completed - view.ignored))
-
-
-def plan_patch(
-    plugin: GangPlugin, group: observation.Group, spec: GroupSpec
-) -> decision.GroupWrites:
-    """Plan to patch the fields of a PodGroup that differ from a spec."""
-    fields = {key: value for key, value in spec.items() if group.spec.get(key) != value}
-    change = decision.Change(group_type(plugin), group.name, group.uid, {"spec": fields})
-    return decision.GroupWrites(changes=(change,) if fields else ())
 
 
 def delete_group(group: observation.Group) -> decision.Deletion:

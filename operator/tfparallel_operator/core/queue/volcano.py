@@ -3,7 +3,7 @@
 A job has one PodGroup as long as it trains. Pods name it in an annotation.
 """
 
-from tfparallel_operator.core import decision, installation, observation
+from tfparallel_operator.core import decision, installation
 from tfparallel_operator.core.queue import gang_plugin
 from tfparallel_operator.core.view import View
 
@@ -16,16 +16,11 @@ _DEFAULT_QUEUE = "default"
 """Volcano's own queue, where TFJob puts jobs that name none."""
 
 
-class Volcano:
+class Volcano(gang_plugin.LastingGroups):
     """Has a scheduler of its own, with queues."""
 
     api_versions = ("scheduling.volcano.sh/v1beta1",)
     policy_fields = gang_plugin.COMMON_POLICY_FIELDS | {"minResources", "queue"}
-    can_resize = True
-
-    def group_name(self, job_name: str, attempt: str) -> str:
-        """Return the name of the job, whose attempts share the group."""
-        return job_name
 
     def build_spec(self, view: View) -> gang_plugin.GroupSpec:
         """Return the spec, with the queue and the priority."""
@@ -36,12 +31,6 @@ class Volcano:
             "priorityClassName": policy.priority_class,
             "queue": policy.queue or _DEFAULT_QUEUE,
         }
-
-    def plan_update(
-        self, group: observation.Group, spec: gang_plugin.GroupSpec, *, has_pods: bool
-    ) -> decision.GroupWrites:
-        """Patch the group, which may change while its pods run."""
-        return gang_plugin.plan_patch(self, group, spec)
 
     def join(self, pod: decision.Manifest, group_name: str, gangs: installation.Gangs) -> None:
         """Annotate the pod, and choose its scheduler."""
