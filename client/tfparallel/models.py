@@ -2,6 +2,7 @@
 
 import dataclasses
 import datetime
+import functools
 from collections.abc import Mapping
 from typing import Any, Self
 
@@ -65,7 +66,7 @@ def _parse_number(text: str | None) -> float | None:
         return None
 
 
-@dataclasses.dataclass(frozen=True, slots=True, repr=False)
+@dataclasses.dataclass(frozen=True, repr=False)
 class Job:
     """A TFParallelJob at one moment."""
 
@@ -120,7 +121,7 @@ class Job:
         specs: Mapping[str, Any] = self.manifest.get("spec", {}).get("tfReplicaSpecs", {})
         return specs
 
-    @property
+    @functools.cached_property  # Its manifest is parsed, and large jobs have many replicas.
     def layout(self) -> Layout | None:
         """The replicas that its spec asks for; None: this version cannot read the spec."""
         document = {key: value for key, value in self.manifest.items() if key != "status"}

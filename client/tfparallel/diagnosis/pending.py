@@ -5,7 +5,6 @@ from collections.abc import Iterator
 
 from tfparallel import models
 from tfparallel.diagnosis import findings
-from tfparallel_operator.api import job_status
 from tfparallel_operator.core import pending_reasons, remedies
 
 
@@ -109,12 +108,10 @@ def _find_words_of_status(replica: models.Replica, facts: findings.Facts) -> str
     """Return the words of the pod, else those that the operator copied into the job's status."""
     if replica.reason not in pending_reasons.UNREMARKABLE:
         return replica.reason
-    for counts in facts.status.replicas.values():
+    label = replica.name.rpartition("-")[0]
+    for role, counts in facts.status.replicas.items():
         if counts.waiting is not None and counts.waiting.pod == replica.pod:
             return counts.waiting.reason
-    layout = facts.job.layout
-    for expected in () if layout is None else layout.all_replicas:
-        counts = facts.status.replicas.get(expected.role.value, job_status.ReplicaStatus())
-        if expected.name == replica.name and counts.waiting is None:
+        if counts.waiting is None and role.lower() == label:
             return counts.reason  # An older operator names the pod in the sentence alone.
     return ""
