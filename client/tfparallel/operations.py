@@ -128,14 +128,16 @@ def _parse_states(status: str | Iterable[str]) -> frozenset[str]:
         SpecError: there is no such state.
     """
     listed = [status] if isinstance(status, str) else list(status)
-    known = [state.value for state in names.State]
+    possible = [state.value for state in names.State]
     for state in listed:
-        if state not in known:
-            near = difflib.get_close_matches(state, known, n=1)
-            hint = f"did you mean {near[0]!r}?" if near else f"the states are {', '.join(known)}."
+        if state not in possible:
+            near = difflib.get_close_matches(state, possible, n=1)
+            hint = (
+                f"did you mean {near[0]!r}?" if near else f"the states are {', '.join(possible)}."
+            )
             raise load.SpecError(f"status: received {state!r}: {hint}")
     if not listed:
-        raise load.SpecError(f"status: received no state: give some of {', '.join(known)}")
+        raise load.SpecError(f"status: received no state: give some of {', '.join(possible)}")
     return frozenset(listed)
 
 
