@@ -20,7 +20,8 @@ README_FILE = paths.CHART / "README.md"
 PAGE_FILE = paths.PAGES / "reference/chart-values.md"
 _PAGE = """# Values of the chart
 
-Set a value by `--set NAME=VALUE`, or in a file for `--values`. The chart refuses others.
+To set a value, pass `--set NAME=VALUE` to Helm, or write it to a file for `--values`. The chart
+refuses values that are not in this table.
 """
 
 
@@ -104,10 +105,12 @@ def _comment(lines: Sequence[str]) -> str:
 def _introduction() -> str:
     """Return how to install the chart."""
     about = yaml.safe_load((paths.CHART / "Chart.yaml").read_text(encoding="utf-8"))
-    name, oldest = about["name"], about["kubeVersion"].removesuffix("-0")
+    name = about["name"]
+    oldest = about["kubeVersion"].removeprefix(">=").removesuffix(".0-0")
     return f"""# {name} {targets.version()}
 
-{about["description"]}. Needs Kubernetes {oldest}.
+This chart {about["description"][0].lower()}{about["description"][1:]}. It needs Kubernetes
+{oldest} or newer.
 
 ```console
 $ helm install {name} charts/{name} \\
@@ -115,13 +118,14 @@ $ helm install {name} charts/{name} \\
 $ helm test {name} --namespace tfparallel-system
 ```
 
-`helm test` trains a small job and waits for its end; add `--logs` to see what it prints. If the
-cluster has the resource definition already, of another release or by kubectl, add
-`--take-ownership`, or leave it to them with `--set crds.install=false`.
+`helm test` trains a small job and waits for its end. Add `--logs` to see what the job prints.
 
-To pull both images from your registry, add
-`--set global.imageRegistry=registry.example/team`
-([building and pushing them](../../docs/operate/install.md#the-images)).
+If another release or kubectl has already installed the resource definition, let this release take
+it over with `--take-ownership`, or leave it as it is with `--set crds.install=false`.
+
+To pull both images from your registry, [build and push
+them](../../docs/operate/install.md#the-images), and add
+`--set global.imageRegistry=registry.example/team`.
 """
 
 

@@ -51,22 +51,22 @@ ROWS = {
         Panel("Startup, median", _quantile("tfparallel_job_startup_seconds", 0.5), unit="s"),
         Panel("Duration, median", _quantile("tfparallel_job_duration_seconds", 0.5), unit="s"),
         Panel(
-            "Reports of progress by answer",
+            "Reports of progress by response",
             _rate("tfparallel_progress_reports_total", "code"),
             "{{code}}",
             "reqps",
         ),
     ),
     "Operator": (
-        Panel("Operators that act", "sum(tfparallel_leader)", kind="stat"),
+        Panel("Acting operators", "sum(tfparallel_leader)", kind="stat"),
         Panel("Version", "tfparallel_operator_info", "{{version}}", kind="stat"),
-        Panel("Jobs that wait for a look", "sum(tfparallel_queue_depth)"),
+        Panel("Jobs that wait for the operator", "sum(tfparallel_queue_depth)"),
         Panel("Longest wait", "max(tfparallel_queue_age_seconds)", unit="s"),
         Panel(
             "Delay of a status, 99 %", _quantile("tfparallel_status_delay_seconds", 0.99), unit="s"
         ),
         Panel(
-            "Looks by outcome",
+            "Reconciles by outcome",
             _rate("tfparallel_reconcile_duration_seconds_count", "outcome"),
             "{{outcome}}",
             "ops",
@@ -77,7 +77,7 @@ ROWS = {
             "Requests by code", _rate("tfparallel_api_requests_total", "code"), "{{code}}", "reqps"
         ),
         Panel(
-            "Answer of the API server, 99 %",
+            "Response of the API server, 99 %",
             _quantile("tfparallel_api_request_duration_seconds", 0.99),
             unit="s",
         ),

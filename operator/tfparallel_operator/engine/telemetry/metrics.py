@@ -86,7 +86,7 @@ class Metrics:
         )
         self._reconciled = prometheus_client.Histogram(
             "reconcile_duration_seconds",
-            "One look at one job, with its writes.",
+            "One reconcile of one job, with its writes.",
             ["outcome"],
             buckets=_SHORT,
             **options,
@@ -104,20 +104,23 @@ class Metrics:
         )
         self._answers = prometheus_client.Histogram(
             "api_request_duration_seconds",
-            "Until the API server has answered; watches are not measured.",
+            "Until the API server has responded, without watches.",
             ["verb"],
             buckets=_SHORT,
             **options,
         )
         self._reports = prometheus_client.Counter(
-            "progress_reports", "Reports of progress, by the answer to them.", ["code"], **options
+            "progress_reports",
+            "Reports of progress, by the status of the response.",
+            ["code"],
+            **options,
         )
         self._rewound = prometheus_client.Counter(
             "history_rewinds", "Restores of etcd from an older copy that were noticed.", **options
         )
         self._failures = prometheus_client.Counter(
             "part_failures",
-            "Failures of parts of the operator, which begin again.",
+            "Failures of parts of the operator, which then restart.",
             ["part"],
             **options,
         )

@@ -226,7 +226,7 @@ async def test_no_label_names_a_job_or_a_pod() -> None:
 
 
 def test_the_page_lists_every_outcome() -> None:
-    listed = [row[0] for row in pages.rows("operate/metrics.md", "### Outcomes of a look at a job")]
+    listed = [row[0] for row in pages.rows("operate/metrics.md", "### Outcomes of a reconcile")]
     assert listed == list(metrics.ReconcileResult)
 
 
