@@ -1,4 +1,4 @@
-"""What one decision is made on, and the values that decisions are put together from. Pure."""
+"""The input of one decision, and the values from which decisions are built. Pure."""
 
 import dataclasses
 import datetime
@@ -12,14 +12,14 @@ from tfparallel_operator.core.status import conditions
 
 @dataclasses.dataclass(frozen=True)
 class DecisionContext:
-    """What one decision is made on. The methods return values and keep nothing."""
+    """The input of one decision. The methods return values and keep no state."""
 
     requested: Layout
-    """The job with the replicas that its spec asks for."""
+    """The job with the replicas that its spec requests."""
     layout: Layout
     """The job with the replicas that it has at the moment."""
     status: job_status.JobStatus
-    """As last written, with what follows from the spec."""
+    """The status as last written, with the fields that follow from the spec."""
     children: observation.Children
     environment: observation.Environment
     now: datetime.datetime
@@ -32,7 +32,7 @@ class DecisionContext:
 
     @property
     def stamp(self) -> conditions.Stamp:
-        """What conditions are set with."""
+        """The time and the generation with which conditions are set."""
         return conditions.Stamp(self.now, self.job.metadata.generation)
 
     def view_of(self, status: job_status.JobStatus) -> view.View:

@@ -1,6 +1,6 @@
-"""The one decision: from a job and its children to what to write next. Pure.
+"""Decides what to write next for a job, from the job and its children. Pure.
 
-The phases are tried in their order, and the first that has something to say decides.
+The phases run in order, and the first one that returns a decision wins.
 """
 
 import dataclasses
@@ -130,7 +130,7 @@ def _warn_of_separate_training(
 
 
 def _describe(context: DecisionContext) -> job_status.JobStatus:
-    """Bring what follows from the spec alone into the status."""
+    """Set the fields of the status that follow from the spec alone."""
     layout, trainer = context.layout, context.job.spec.trainer
     description = {
         "strategy": layout.strategy.value,

@@ -1,4 +1,4 @@
-"""What `decide` returns: values that say what to write, in the order in which to write it."""
+"""The result of `decide`: what to write, in the order of the writes."""
 
 import dataclasses
 import datetime
@@ -13,7 +13,7 @@ Manifest = dict[str, Any]
 
 
 class EventType(enum.StrEnum):
-    """Type of an Event: Warning only for what a person must act on."""
+    """Type of an Event. Warning is only for events on which a person must act."""
 
     NORMAL = "Normal"
     WARNING = "Warning"
@@ -34,14 +34,14 @@ class Event:
 def normal(
     reason: str, message: str, action: names.EventAction = names.EventAction.RECONCILE
 ) -> Event:
-    """Return an Event that asks nobody to act."""
+    """Return an Event that needs no action."""
     return Event(EventType.NORMAL, reason, message, action)
 
 
 def warning(
     reason: str, message: str, action: names.EventAction = names.EventAction.RECONCILE
 ) -> Event:
-    """Return an Event that a person should look at."""
+    """Return an Event on which a person should act."""
     return Event(EventType.WARNING, reason, message, action)
 
 
@@ -52,21 +52,21 @@ POD: ObjectType = ("v1", "Pod")
 CONFIG_MAP: ObjectType = ("v1", "ConfigMap")
 CLAIM: ObjectType = ("v1", "PersistentVolumeClaim")
 WORKLOAD: ObjectType = ("kueue.x-k8s.io/v1beta2", "Workload")
-"""The newest version; the engine writes the one that the API server serves."""
+"""The newest version. The engine writes the version that the API server serves."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Change:
-    """Fields of an object to write, conditional on its uid; None removes one."""
+    """Fields of an object to write, conditional on its uid. The value None removes a field."""
 
     type: ObjectType
     name: str
     uid: str
     fields: Mapping[str, Any]
     version: str | None = None
-    """Its resource version, where the change must not meet another one."""
+    """The object's resource version, if the write must fail after another change."""
     subresource: str = ""
-    """`status`, where the fields are of the status."""
+    """`status` if the fields belong to the status, else empty."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -77,31 +77,32 @@ class Deletion:
     uid: str
     type: ObjectType = POD
     force_from: str | None = None
-    """The node that has not ended the pod long after its grace: when that is dead, the pod's name
-    is freed without it."""
+    """The node that should have ended the pod long ago.
+
+    If the node is dead, the operator force-deletes the pod, which frees the pod's name.
+    """
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class GroupWrites:
-    """Writes of the object that decides when a job's pods start: its PodGroup or Workload."""
+    """Writes of the object that decides when a job's pods start: its PodGroup or its Workload."""
 
     creations: tuple[Manifest, ...] = ()
     changes: tuple[Change, ...] = ()
     deletions: tuple[Deletion, ...] = ()
     pods_wait: bool = False
-    """Whether no pod may be created, because the object that it would name is not the right one."""
+    """Whether the operator must create no pod, because the existing object is not the right one."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Decision:
-    """What to write for one job.
+    """Everything to write for one job.
 
-    Carried out in this order, up to the first refusal: the status, the Events of that change,
-    deletions, changes, creations. The status is the write-ahead of all that follows: it is written
-    when it differs from the job's, conditional on resourceVersion. After each step a new
-    observation leads to the rest of the same steps, so it does not matter where the operator dies.
-
-    The pods of a new job come before its first status: see `core.life.start`.
+    The engine writes in this order, up to the first refusal: the status, the Events of that change,
+    deletions, changes, creations. The status is written ahead of all writes that follow from it: it
+    is written if it differs from the job's, conditional on resourceVersion. After each write, a new
+    observation leads to the remaining writes. So the operator may die after any of them. The pods
+    of a new job come before its first status: see `core.life.start`.
     """
 
     status: job_status.JobStatus
@@ -109,12 +110,12 @@ class Decision:
     deletions: tuple[Deletion, ...] = ()
     changes: tuple[Change, ...] = ()
     creations: tuple[Manifest, ...] = ()
-    """What pods need, such as the Service and a PodGroup, comes before them."""
+    """Objects that pods need, such as the Service and a PodGroup, come before the pods."""
     creates_first: bool = False
-    """Whether the creations come before the status, which is left to the next decision."""
+    """Whether the creations come first, and the next decision writes the status."""
     notices: tuple[Event, ...] = ()
-    """Events that go with no change of the status."""
+    """Events that do not depend on a change of the status."""
     delete_job: bool = False
-    """The job's time to live is over."""
+    """Whether to delete the job, because its time to live is over."""
     wake_at: datetime.datetime | None = None
-    """When to decide again though nothing happens."""
+    """When to decide again, even if nothing happens."""

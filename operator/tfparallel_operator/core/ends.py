@@ -1,6 +1,7 @@
-"""How a pod ends: what Kubernetes writes of it, and what that means for a job. Pure.
+"""How a pod ends: what Kubernetes writes about it, and what that means for a job. Pure.
 
-A row for each way in which the source of Kubernetes ends a pod. The first row that matches counts.
+The table has a row for each way in which the source of Kubernetes ends a pod. The first matching
+row counts.
 """
 
 import dataclasses
@@ -11,7 +12,7 @@ from tfparallel_operator.core import observation, signs
 from tfparallel_trainer.contract import exits
 
 KUBERNETES = "1.37.2"
-"""The release whose source the rows follow."""
+"""The release of Kubernetes whose source the rows follow."""
 
 OOM_KILLED = "OOMKilled"
 """The runtime's reason when the kernel ended a container that ran out of memory."""
@@ -27,12 +28,15 @@ def find(pod: observation.Pod) -> signs.End:
 
 @functools.lru_cache(maxsize=1024)
 def _find(pod_signs: signs.Signs) -> signs.End:
-    """Return the row: the pods of a large job end alike."""
+    """Return the row of these signs. Cached, because the pods of a large job end alike."""
     return next(end for end in TABLE if end.matches(pod_signs))
 
 
 def is_taken(pod: observation.Pod) -> bool:
-    """Whether the cluster took a pod, deletion aside: the operator itself deletes pods, too."""
+    """Whether the cluster ended a pod.
+
+    A deletion does not count, because the operator deletes pods too.
+    """
     end = find(dataclasses.replace(pod, deleting=False))
     return end.cause is policies.Cause.DISRUPTION and not end.asks
 
@@ -74,7 +78,7 @@ _OWN_LIMITS = (
         source="kubelet/active_deadline.go",
     ),
 )
-"""Limits of the pod itself: the same program passes them again, so these are failures."""
+"""Limits of the pod itself: failures, because the same program would exceed them again."""
 
 _REJECTED = "Pod was rejected: "
 _Rejection = functools.partial(
@@ -154,7 +158,7 @@ _REJECTIONS = (
         source="kubelet/kubelet.go: rejectPod",
     ),
 )
-"""Pods that a node does not take in: nothing runs in them."""
+"""Pods that a node rejects before any container runs."""
 
 _Taken = functools.partial(signs.End, cause=_DISRUPTION)
 
@@ -242,7 +246,7 @@ _TAKEN = (
         source="registry/core/pod/strategy.go",
     ),
 )
-"""Pods that the cluster or a person ended, whatever their program says then."""
+"""Pods that the cluster or a person ended, however their program exits then."""
 
 _LOST_CONTAINERS = (
     signs.End(
@@ -270,7 +274,7 @@ _LOST_CONTAINERS = (
         source="kubelet/kubelet_pods.go",
     ),
 )
-"""Containers whose end nobody saw."""
+"""Containers whose end the kubelet did not see."""
 
 EXITED = signs.End(
     name="exit",
@@ -336,4 +340,4 @@ _EXITS = (
 """Programs that ended by themselves."""
 
 TABLE = (*_OWN_LIMITS, *_REJECTIONS, *_TAKEN, *_LOST_CONTAINERS, *_EXITS)
-"""In the order in which they are tried."""
+"""All rows, in the order in which `find` tries them."""

@@ -1,4 +1,4 @@
-"""What the installation decides for every job."""
+"""Settings of the installation that apply to every job."""
 
 import dataclasses
 import datetime
@@ -9,27 +9,28 @@ from typing import Any
 from tfparallel_operator.api import types
 
 SETTLING = datetime.timedelta(seconds=10)
-"""How long the exit of a replica that lost a peer waits for the peer's own to be seen."""
+"""How long to wait for the exit of a lost peer, after another replica has reported the loss."""
 
 HOST_PORTS_OF_NAMESPACE = 2_000
-"""Ports of nodes that the jobs of a namespace may have, of 20,000 that there are."""
+"""Maximum number of ports of nodes, of 20,000, for the jobs of one namespace."""
 
 SHARE_ABOVE = 64
-"""Replicas beyond which a copy of the cluster in each pod is more than one for all."""
+"""Number of replicas above which the pods share one copy of the cluster, because a copy in each pod
+would be larger."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Gangs:
-    """What the installation decides about gangs."""
+    """Settings of the installation for gangs."""
 
     scheduler: types.GangScheduler | None = None
-    """Who starts the gangs of jobs that have a scheduling policy and name no scheduler."""
+    """The gang scheduler of jobs that have a scheduling policy and name no scheduler."""
     coscheduling_name: str = "scheduler-plugins-scheduler"
-    """The scheduler that has the plugin Coscheduling, as pods name it."""
+    """Name of the scheduler that has the plugin Coscheduling."""
 
 
 class HostAccess(enum.StrEnum):
-    """Whether jobs may reach into their nodes."""
+    """Whether jobs may access their nodes."""
 
     ALLOWED = "Allowed"
     FORBIDDEN = "Forbidden"
@@ -37,43 +38,43 @@ class HostAccess(enum.StrEnum):
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Restrictions:
-    """What jobs may use of their namespace and their nodes; by default anything."""
+    """What jobs may use of their namespace and their nodes. By default, they may use everything."""
 
     service_accounts: tuple[str, ...] = ()
     """The service accounts that pods may have; empty: any."""
     host_access: HostAccess = HostAccess.ALLOWED
     secret_labels: Mapping[str, str] = dataclasses.field(default_factory=dict)
-    """What a Secret needs before a job may name it; empty: nothing."""
+    """Labels that a Secret needs before a job may name it; empty: none."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Settings:
-    """What the installation decides for every job."""
+    """Settings of the installation that apply to every job."""
 
     trainer_image: str
-    """Image of replicas that have no template."""
+    """Image of replicas whose template names none."""
     progress_url: str | None = None
-    """Address of the progress endpoint without the job's path; absent: nothing is reported."""
+    """Address of the progress endpoint without the job's path; None: pods report no progress."""
     progress_ca: str | None = None
-    """Certificates (PEM) that the progress endpoint is trusted by; absent: the system's."""
+    """Certificates (PEM) by which pods trust the progress endpoint; None: the system's."""
     first_pause: datetime.timedelta = datetime.timedelta(seconds=10)
-    """How long the second restart after a failure waits; each further one twice as long."""
+    """Pause before the second restart after a failure. Each further pause is twice as long."""
     settling: datetime.timedelta = SETTLING
-    """How long a decision that ends a job waits for signs that the cluster took a replica."""
+    """How long to wait for signs that the cluster took a replica, before a loss ends the job."""
     share_above: int | None = SHARE_ABOVE
-    """Replicas of a job beyond which all share the cluster in its ConfigMap; None: never."""
+    """Number of replicas above which the pods share the cluster in the ConfigMap; None: never."""
     listening_since: datetime.datetime | None = None
-    """Since when reports of progress are taken: silence before says nothing."""
+    """Since when this operator accepts reports of progress. Earlier silence says nothing."""
     gangs: Gangs | None = None
-    """Who starts pods together; absent: nothing schedules here, all pods start at once."""
+    """Gang schedulers; None: no scheduler runs here, so all pods start at once."""
     queues: bool = False
     """Whether jobs with the label of a queue wait for Kueue."""
     trainer_pull_secrets: tuple[str, ...] = ()
-    """Secrets that pull the trainer's image, for pods whose template has none."""
+    """Secrets for pulling the trainer's image, for pods whose template has none."""
     host_ports_of_namespace: int = HOST_PORTS_OF_NAMESPACE
-    """Ports of nodes that the jobs of a namespace may have at once."""
+    """Maximum number of ports of nodes for the jobs of one namespace."""
     installation: str = ""
     """Name of this installation among others in the cluster; empty: there are no others."""
     pod_defaults: Mapping[str, Any] = dataclasses.field(default_factory=dict)
-    """A pod template: what it has, pods have where the template of their job is silent."""
+    """A pod template. Its fields fill in what the templates of jobs leave out."""
     restrictions: Restrictions = Restrictions()

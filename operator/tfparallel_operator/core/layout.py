@@ -1,6 +1,6 @@
-"""The layout of a job: its replicas, where each listens, and who leads them. Pure.
+"""The layout of a job: its replicas, the address of each, and the coordinator. Pure.
 
-The operator builds it once in each look at a job, and the client to name replicas.
+The operator builds it once in each reconcile, and the client builds it to name replicas.
 """
 
 import dataclasses
@@ -18,19 +18,19 @@ _WORKER = types.Role.WORKER
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Layout:
-    """A job and its replicas: the spec stays as written, the counts are those of now."""
+    """A job and its replicas. The spec stays as written; the counts are the current ones."""
 
     job: types.TFParallelJob
     specs: Mapping[types.Role, types.ReplicaSpec]
-    """What each role asks for, with the chief that a job may leave out."""
+    """The spec of each role, with the chief that a job may leave out."""
     counts: Mapping[types.Role, int]
-    """Replicas by role, the leading roles first."""
+    """Number of replicas by role. The chief or master comes first."""
     host_ports: job_status.HostPorts | None
-    """With hostNetwork: the ports of nodes that are set aside for the job."""
+    """With hostNetwork: the ports of nodes that are reserved for the job."""
 
     @functools.cached_property
     def all_replicas(self) -> tuple[replicas.Replica, ...]:
-        """All replicas, the leading ones first."""
+        """All replicas. The chief or master comes first."""
         return tuple(
             replicas.Replica(role, index)
             for role, count in self.counts.items()
@@ -39,13 +39,13 @@ class Layout:
 
     @functools.cached_property
     def training(self) -> tuple[replicas.Replica, ...]:
-        """The replicas that train, so all but the evaluator, in the order of TF_CONFIG."""
+        """The replicas that train, in the order of TF_CONFIG: all except the evaluator."""
         return tuple(
             replica for replica in self.all_replicas if replica.role is not types.Role.EVALUATOR
         )
 
     def select(self, indices: Mapping[types.Role, frozenset[int]]) -> frozenset[replicas.Replica]:
-        """Return the replicas of some indices, as far as the job has them."""
+        """Return the replicas of these indices, without those that the job does not have."""
         if not any(indices.values()):
             return frozenset()
         return frozenset(
@@ -61,7 +61,7 @@ class Layout:
 
     @property
     def most_workers(self) -> int | None:
-        """How many workers there may be; None: as many as somebody asks for."""
+        """Maximum number of workers; None: unlimited."""
         worker = self.specs.get(_WORKER)
         if worker is None:
             return 0
@@ -71,13 +71,13 @@ class Layout:
 
     @property
     def is_elastic(self) -> bool:
-        """Whether the workers may come and go."""
+        """Whether workers may be added and removed."""
         worker = self.specs.get(_WORKER)
         return worker is not None and (worker.min_replicas or worker.max_replicas) is not None
 
     @functools.cached_property
     def strategy(self) -> types.Strategy:
-        """The strategy of the spec, or the one that the roles ask for."""
+        """The strategy of the spec, or else the one that follows from the roles."""
         if self.job.spec.strategy is not None:
             return self.job.spec.strategy
         if types.Role.PS in self.specs:
@@ -88,7 +88,7 @@ class Layout:
 
     @property
     def is_gang(self) -> bool:
-        """Whether the training replicas need each other in every step: they restart together."""
+        """Whether the training replicas need each other in every step, and so restart together."""
         return self.strategy is not types.Strategy.PARAMETER_SERVER
 
     @functools.cached_property
@@ -98,7 +98,7 @@ class Layout:
 
     @functools.cached_property
     def coordinator(self) -> replicas.Replica:
-        """The replica that reports progress: the chief, else worker 0 as in TensorFlow."""
+        """The replica that reports progress: the chief, or else worker 0, as in TensorFlow."""
         return self.chief or replicas.Replica(_WORKER, 0)
 
     @property
@@ -108,7 +108,10 @@ class Layout:
 
     @functools.cached_property
     def most_replicas(self) -> int:
-        """How many replicas the job may have; if nothing bounds its workers, as many as it has."""
+        """Maximum number of replicas.
+
+        If the number of workers is unlimited, it is the current number.
+        """
         workers = self.workers or 0
         return sum(self.counts.values()) - workers + (self.most_workers or workers)
 
@@ -119,12 +122,13 @@ class Layout:
 
     @property
     def lacks_ports(self) -> bool:
-        """Whether ports, or more of them, have yet to be set aside for the job."""
+        """Whether the job lacks some of the ports that its replicas need."""
         ports = self.host_ports
         return self.job.spec.host_network and (ports is None or ports.count < self.needed_ports)
 
     def with_host_ports(self, first_port: int | None) -> "Layout":
-        """Return the layout with ports from a first one on, if it lacks some; None: none are."""
+        """Return the layout with ports from `first_port` on, if it lacks some; None: no port is
+        free."""
         if first_port is None or not self.lacks_ports:
             return self
         ports = job_status.HostPorts(first=first_port, count=self.needed_ports)
@@ -149,7 +153,7 @@ class Layout:
         return f"{pod_name}.{self.service_name}:{self.port(replica)}"
 
     def addresses(self, role: types.Role, count: int | None = None) -> Sequence[str]:
-        """Return the addresses of a role's replicas, or of as many as it may have."""
+        """Return the addresses of a role's replicas, including those that scaling may add."""
         number = self.counts[role] if count is None else count
         return [self.address(replicas.Replica(role, index)) for index in range(number)]
 
@@ -168,7 +172,7 @@ class Layout:
         return compact(self.cluster)
 
     def rank(self, replica: replicas.Replica) -> int:
-        """Return the place of a training replica in the order of TF_CONFIG."""
+        """Return the position of a training replica in the order of TF_CONFIG."""
         return self._first_ranks[replica.role] + replica.index
 
     @functools.cached_property
@@ -197,7 +201,10 @@ class Layout:
 
     @functools.cached_property
     def _first_host_ports(self) -> Mapping[types.Role, int]:
-        """Workers have the last ports, so that no other port changes when they come or go."""
+        """The roles in the order of their ports.
+
+        Workers come last, so that scaling changes no other port.
+        """
         if self.host_ports is None or not self.job.spec.host_network:
             return {}
         roles = [role for role in types.Role if role in self.specs]
@@ -210,7 +217,10 @@ class Layout:
 
 
 def build(job: types.TFParallelJob, *, first_port: int | None = None) -> Layout:
-    """Lay a job out as its spec asks for; if it lacks ports, those from the first on are free."""
+    """Build the layout of a job from its spec.
+
+    `first_port` is the first free port, if the job lacks ports.
+    """
     specs = _specs(job)
     counts = {role: specs[role].replicas for role in types.Role if role in specs}
     return Layout(job, specs, counts, job.status.host_ports).with_host_ports(first_port)
@@ -222,10 +232,10 @@ def compact(value: Any) -> str:
 
 
 def _specs(job: types.TFParallelJob) -> Mapping[types.Role, types.ReplicaSpec]:
-    """Return what each role asks for, with the chief that a job may leave out.
+    """Return the spec of each role, with the chief that a job may leave out.
 
-    The chief of the shipped trainer gives out the work of servers and workers. If a job names none,
-    it is like a worker without devices of its own: it computes nothing.
+    The chief of the shipped trainer distributes the work of servers and workers. If a job names no
+    chief, it gets one like a worker, but without devices, because it computes nothing.
     """
     specs = job.spec.tf_replica_specs
     if job.spec.trainer is None or types.Role.PS not in specs or any(r in specs for r in _LEADERS):

@@ -1,4 +1,4 @@
-"""What is seen of a job's children and of its cluster, as slim values."""
+"""The observed state of a job's children and of its cluster, as small values."""
 
 import dataclasses
 import datetime
@@ -12,9 +12,9 @@ from tfparallel_operator.core.layout import Layout
 
 
 def parse_time(text: str | None) -> datetime.datetime | None:
-    """Return a time of an object; None for none, and for one that has no meaning here.
+    """Return a time of an object; None: it is absent or invalid.
 
-    The API server stores times beyond the year 9999, and other writers leave out the zone.
+    The API server stores times beyond the year 9999, and some writers leave out the zone.
     """
     try:
         time = datetime.datetime.fromisoformat(text or "")
@@ -24,7 +24,7 @@ def parse_time(text: str | None) -> datetime.datetime | None:
 
 
 class Phase(enum.StrEnum):
-    """Where a pod is in its life; the exit of the container tensorflow decides, not sidecars."""
+    """The phase of a pod. The exit of the container tensorflow decides, not that of sidecars."""
 
     PENDING = "Pending"
     RUNNING = "Running"
@@ -33,7 +33,7 @@ class Phase(enum.StrEnum):
 
     @property
     def ended(self) -> bool:
-        """Whether nothing more happens in the pod."""
+        """Whether no container of the pod will run again."""
         return self in (Phase.SUCCEEDED, Phase.FAILED)
 
 
@@ -42,15 +42,15 @@ class Exit:
     """How the container tensorflow, or the pod before it, ended."""
 
     code: int
-    """Exit code; -1 when the container never ran to an exit (evicted, node lost)."""
+    """Exit code; -1: the container did not exit, for example because its pod was evicted."""
     reason: str
-    """The kubelet's word: Completed, Error, OOMKilled, Evicted."""
+    """The kubelet's reason: Completed, Error, OOMKilled, Evicted."""
     message: str
     finished_at: datetime.datetime | None
     of_source: bool = False
-    """Whether it is the exit of the init container that fetches the source."""
+    """Whether the init container that fetches the source has exited."""
     restarted: bool = False
-    """Whether the kubelet has started the container again since, by a restartPolicy of its own."""
+    """Whether the kubelet has restarted the container since, by a restartPolicy in the template."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -61,39 +61,40 @@ class Pod:
     uid: str
     replica: replicas.Replica
     attempt: int
-    """The job's attempt that it was created in (label)."""
+    """The job's attempt in which the pod was created (label)."""
     replica_attempt: int
-    """The replica's own restarts within that attempt (label)."""
+    """The replica's restarts within that attempt (label)."""
     phase: Phase
     deleting: bool = False
     """Whether it has a deletion timestamp."""
     hidden: bool = False
-    """Whether it has lost the label by which the operator follows pods."""
+    """Whether the pod has lost the label by which the operator watches pods."""
     delete_by: datetime.datetime | None = None
-    """When its grace ends, if it is being deleted."""
+    """When the pod's grace period ends, if it is being deleted."""
     node: str = ""
-    """Where it runs."""
+    """The node of the pod."""
     disrupted: bool = False
-    """Whether the cluster takes it: its condition DisruptionTarget is true."""
+    """Whether the cluster ends the pod: its condition DisruptionTarget is true."""
     reason: str = ""
-    """Of its status, such as Evicted; else of DisruptionTarget, such as PreemptionByScheduler."""
+    """The reason in the pod's status, such as Evicted, or else of DisruptionTarget, such as
+    PreemptionByScheduler."""
     message: str = ""
-    """The sentence that goes with the reason."""
+    """The message that belongs to the reason."""
     exit: Exit | None = None
     lingers: bool = False
     """Whether the pod has ended but a sidecar still runs and holds the pod's resources."""
     finalizers: tuple[str, ...] = ()
-    """Who has to let a pod go that is being deleted: nothing else ends it."""
+    """The finalizers of a pod that is being deleted. Only their controllers can end it."""
     waiting: str = ""
-    """Why it is pending, in the words of the scheduler, the kubelet, an Event or its claim."""
+    """Why the pod is pending, in the words of the scheduler, the kubelet, an Event or its claim."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Group:
-    """One PodGroup of the job, of any of the gang schedulers."""
+    """A PodGroup of the job, of any gang scheduler."""
 
     api_version: str
-    """Whose it is."""
+    """The gang scheduler of the group."""
     name: str
     uid: str
     spec: Mapping[str, Any]
@@ -101,19 +102,19 @@ class Group:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class PodSetAdmission:
-    """Where the pods of one role may go, as Kueue has admitted them."""
+    """Where Kueue lets the pods of a role run."""
 
     flavors: tuple[str, ...] = ()
-    """The ResourceFlavors whose quota they use."""
+    """The ResourceFlavors whose quota the pods use."""
     updates: tuple[Mapping[str, Any], ...] = ()
-    """What admission checks add to them: labels, annotations, nodeSelector, tolerations."""
+    """Additions of admission checks to the pods: labels, annotations, nodeSelector, tolerations."""
     placed: bool = False
-    """Whether Kueue itself gives each pod a place (topology-aware scheduling)."""
+    """Whether Kueue itself chooses the node of each pod (topology-aware scheduling)."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Flavor:
-    """One ResourceFlavor of Kueue: which nodes it stands for."""
+    """A ResourceFlavor of Kueue, with the nodes that it represents."""
 
     node_labels: Mapping[str, str]
     tolerations: tuple[Mapping[str, Any], ...] = ()
@@ -121,34 +122,35 @@ class Flavor:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Workload:
-    """One Workload of Kueue that the job owns."""
+    """A Workload of Kueue that the job owns."""
 
     name: str
     uid: str
     version: str
-    """Its resource version."""
+    """The resource version of the Workload."""
     queue: str
     priority_class: str
-    """Its WorkloadPriorityClass; empty when it has none."""
+    """The WorkloadPriorityClass; empty: none."""
     counts: Mapping[str, int]
-    """Pods by pod set."""
+    """Number of pods by pod set."""
     resources: str = ""
-    """Hashes of the resources and of the place that its pods ask for, as the job wrote them.
+    """Hashes of the resources and of the placement that the pods request, as the job wrote them.
 
-    What an older release did not write is missing."""
+    An older release may not have written all of them.
+    """
     active: bool = True
-    """False: somebody has stopped it."""
+    """False: somebody has stopped the Workload."""
     deleting: bool = False
     conditions: tuple[Mapping[str, Any], ...] = ()
-    """Its conditions as they are."""
+    """The conditions of the Workload, as JSON."""
     cluster_queue: str = ""
-    """Who has reserved quota for it."""
+    """The ClusterQueue that has reserved quota."""
     admission: Mapping[str, PodSetAdmission] = dataclasses.field(default_factory=dict)
-    """What was reserved, by pod set."""
+    """The reserved quota by pod set."""
     reclaimable: Mapping[str, int] = dataclasses.field(default_factory=dict)
-    """Pods whose quota the job has given back, by pod set."""
+    """Number of pods whose quota the job has released, by pod set."""
     pending_checks: tuple[str, ...] = ()
-    """What the admission checks say that it waits for."""
+    """What the Workload waits for, as the admission checks say."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -158,11 +160,11 @@ class Config:
     name: str
     uid: str
     fingerprint: str
-    """Of what its content was made from."""
+    """Fingerprint of the values from which the content was built."""
     installation: str = ""
-    """The installation of the operator that acts on the job; empty: an older one wrote it."""
+    """The installation of the operator that acts on the job; empty: an older version wrote it."""
     question: str = ""
-    """What another installation asks that one; see `core.life.installations`."""
+    """The question of another installation; see `core.life.installations`."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -174,14 +176,14 @@ class Children:
     config: Config | None = None
     """The ConfigMap."""
     has_policy: bool = False
-    """Whether there is a NetworkPolicy."""
+    """Whether the NetworkPolicy exists."""
     groups: tuple[Group, ...] = ()
     workloads: tuple[Workload, ...] = ()
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Problem:
-    """Why the newest spec of a job cannot be used."""
+    """Why the newest spec of a job is unusable."""
 
     message: str
     generation: int
@@ -189,43 +191,47 @@ class Problem:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class InvalidJob:
-    """A job whose newest spec cannot be used."""
+    """A job whose newest spec is unusable."""
 
     problem: Problem
     status: job_status.JobStatus
-    """As last written."""
+    """The status as last written."""
     accepted: Layout | None = None
-    """The layout of the last spec that could be used; None: none is on record."""
+    """The layout of the last usable spec; None: no record has one."""
     is_of_newer_version: bool = False
-    """Whether all that is wrong is fields that a newer version of the operator may know."""
+    """Whether the only problems are fields that a newer version of the operator may know."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Refusal:
-    """What keeps a job from objects that it needs."""
+    """Why a job cannot get objects that it needs."""
 
     reason: names.Reason
     message: str
-    """Why: the API server's sentence, or what holds a name."""
+    """The message of the API server, or the holder of a name."""
     final: bool = True
-    """Whether the spec is at fault; else the create is tried again later."""
+    """Whether the spec is at fault. Otherwise, the operator tries again later."""
     objects: tuple[str, ...] = ()
-    """Those objects, as kubectl names them: `pod/digits-chief-0`. Empty: the sentence has them."""
+    """The objects as kubectl names them, such as `pod/digits-chief-0`; empty: the message names
+    them."""
     role: str = ""
     """The lower-case role of a pod."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Environment:
-    """What the cluster and the installation let a job have at the moment."""
+    """What the cluster and the installation currently allow a job to have."""
 
     host_ports_left: int | None = None
-    """How many ports of nodes the job may have besides those of its namespace's other jobs."""
+    """Maximum number of ports of nodes for the job.
+
+    The namespace's other jobs use the remaining ones.
+    """
     flavors: Mapping[str, Flavor] = dataclasses.field(default_factory=dict)
-    """The ResourceFlavors that an admitted Workload names."""
+    """The ResourceFlavors of an admitted Workload."""
     restriction: str = ""
-    """Why the installation lets the job have no new pods; empty: it does."""
+    """Why the installation does not allow new pods for the job; empty: it does."""
     may_create: bool = True
-    """False: the API server has refused a create, and it is not time to try again."""
+    """False: the API server has refused a creation, and it is too early to try again."""
     refusal: Refusal | None = None
-    """A create that the API server has refused since the last decision."""
+    """A creation that the API server has refused since the last decision."""

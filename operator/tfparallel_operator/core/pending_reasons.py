@@ -1,6 +1,6 @@
-"""Why a pod waits, where its status does not say: the words of Events and claims. Pure.
+"""Finds in Events and claims why a pod waits, if its status does not say so. Pure.
 
-The operator and the client look at the same objects, so both say the same.
+The operator and the client look at the same objects, so both give the same reason.
 """
 
 import dataclasses
@@ -16,26 +16,26 @@ _VOLUMES = re.compile(
     r"unbound immediate PersistentVolumeClaims|binding volumes|VolumeBinding"
     r"|didn't find available persistent volumes"
 )
-"""Words of the scheduler that name no claim."""
+"""Messages of the scheduler that do not name the claim."""
 
 _PULL = re.compile(r'(?:ErrImagePull|ImagePullBackOff)(?:: Back-off pulling image "[^"]*")?')
-"""What the kubelet says of an image between two tries: the registry's sentence is in Events."""
+"""The kubelet's reason between two pulls of an image. The registry's message is in Events."""
 
 _PROGRESS = ("WaitForFirstConsumer", "WaitForPodScheduled", "Provisioning")
 """Reasons of Events of a claim that waits for its pod, or that a provisioner works on."""
 
 UNREMARKABLE = frozenset({"", "ContainerCreating", "PodInitializing"})
-"""Waiting reasons that every pod passes through: the cause, if any, is in Events alone."""
+"""Waiting reasons of every pod. The cause, if any, is only in Events."""
 
 _EPOCH = datetime.datetime.fromtimestamp(0, datetime.UTC)
 
 _LONGEST_NOTE = 2_048
-"""Letters of an Event's note that are read: events of core/v1 may have any number."""
+"""Maximum number of characters that are read of an Event's note, which core/v1 does not limit."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Event:
-    """Something that Kubernetes or the operator reported of a job or of one of its objects."""
+    """An Event of Kubernetes or the operator about a job or one of its objects."""
 
     time: datetime.datetime
     type: str
@@ -46,9 +46,9 @@ class Event:
     message: str
     count: int = 1
     action: str = ""
-    """Of the operator's Events: a value of `names.EventAction`."""
+    """In Events of the operator: a value of `names.EventAction`."""
     pod: str = ""
-    """Of the operator's Events: the lost pod that it reports."""
+    """In Events of the operator: the lost pod."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -59,33 +59,33 @@ class Claim:
     phase: str
     """Pending, Bound or Lost."""
     storage_class: str | None
-    """None: it names none, and the cluster has no default."""
+    """The StorageClass; None: the claim names none, and the cluster has no default."""
     access_modes: tuple[str, ...]
 
     @property
     def is_bound(self) -> bool:
-        """Whether it has a volume."""
+        """Whether the claim has a volume."""
         return self.phase == "Bound"
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class WaitingPod:
-    """A pod that waits, and what its status says of it."""
+    """A pod that waits, with the reason in its status."""
 
     name: str
     reason: str
-    """Of the kubelet or the scheduler; empty: they say nothing."""
+    """The message of the kubelet or the scheduler; empty: neither has written one."""
     node: str
     created: datetime.datetime | None = None
-    """None: no Event is of an earlier pod of the name."""
+    """When the pod was created; None: no Event belongs to an earlier pod of that name."""
 
     @property
     def lacks_cause(self) -> bool:
-        """Whether the cause, if any, is in Events or claims alone."""
+        """Whether the cause, if any, is only in Events or claims."""
         return lacks_cause(self.reason, bool(self.node))
 
     def find_words(self, events: Iterable[Event], claims: Iterable[Claim]) -> str:
-        """Return the words that name the cause: of a claim, of the status or of an Event.
+        """Return the message that names the cause: that of a claim, of the status or of an Event.
 
         Args:
             events: oldest first.
@@ -105,7 +105,7 @@ class WaitingPod:
         return self.reason
 
     def list_warnings(self, events: Iterable[Event]) -> list[Event]:
-        """Return the cluster's warnings about the pod, since it exists: names are used again."""
+        """Return the warnings about the pod since its creation, because names are used again."""
         return [
             event
             for event in of_object(events, "pod", self.name)
@@ -115,15 +115,15 @@ class WaitingPod:
 
 @functools.lru_cache(maxsize=256)
 def lacks_cause(reason: str, has_node: bool) -> bool:
-    """Whether the cause of a pod with these words, if any, is in Events or claims alone."""
+    """Whether the cause is only in Events or claims, given the message in the pod's status."""
     is_of_volumes = not has_node and _VOLUMES.search(reason)
     return bool(not reason or _PULL.fullmatch(reason) or is_of_volumes)
 
 
 def weigh(reason: str, node: str) -> tuple[bool, bool, bool, bool]:
-    """Return a key that puts the pod first whose words say most about why a job waits.
+    """Return a key that sorts the pod first whose message explains best why a job waits.
 
-    What the kubelet complains of does not pass by itself, as a lack of room may.
+    A complaint of the kubelet does not pass by itself, as a lack of room may.
     """
     lacks = lacks_cause(reason, bool(node))
     return not reason, remedies.is_held_by_others(reason), lacks, not node
@@ -135,7 +135,7 @@ def of_object(events: Iterable[Event], kind: str, name: str) -> list[Event]:
 
 
 def _describe(claim: Claim, events: Sequence[Event]) -> str:
-    """Return why a claim has no volume; empty: nobody says."""
+    """Return why a claim has no volume; empty: unknown."""
     subject = f'persistentvolumeclaim "{claim.name}"'
     if claim.phase == "Lost":
         return f"{subject} is Lost: its volume no longer exists"
@@ -147,7 +147,7 @@ def _describe(claim: Claim, events: Sequence[Event]) -> str:
 
 
 def parse_claim(body: Mapping[str, Any]) -> Claim:
-    """Return a claim."""
+    """Convert a claim."""
     spec = body.get("spec") or {}
     return Claim(
         name=body["metadata"]["name"],
@@ -158,9 +158,9 @@ def parse_claim(body: Mapping[str, Any]) -> Claim:
 
 
 def parse_events(bodies: Iterable[Mapping[str, Any]]) -> list[Event]:
-    """Return Events, oldest first.
+    """Convert Events, and sort them by age, oldest first.
 
-    Some components write fractions of a second and others do not: within a second, the order of the
+    Some components write fractions of a second and others do not. Within a second, the order of the
     writes counts.
     """
     in_order = sorted(bodies, key=lambda body: int(body["metadata"]["resourceVersion"]))
@@ -168,7 +168,7 @@ def parse_events(bodies: Iterable[Mapping[str, Any]]) -> list[Event]:
 
 
 def parse_event(body: Mapping[str, Any]) -> Event:
-    """Return an Event of events.k8s.io/v1."""
+    """Convert an Event of events.k8s.io/v1."""
     series, regarding = body.get("series") or {}, body.get("regarding") or {}
     moments = (
         series.get("lastObservedTime"),

@@ -1,7 +1,7 @@
-"""What to do when a job waits or fails: the words of Kubernetes and exit codes, to remedies. Pure.
+"""Remedies for jobs that wait or fail, by messages of Kubernetes and by exit codes. Pure.
 
-Words are those of the scheduler, the kubelet, the API server, Kueue and the container runtime, as
-they appear in conditions, container states and Events.
+The messages are those of the scheduler, the kubelet, the API server, Kueue and the container
+runtime. They appear in conditions, container states and Events.
 """
 
 import dataclasses
@@ -11,41 +11,41 @@ from collections.abc import Iterable, Mapping
 from tfparallel_trainer.contract import exits
 
 LONGEST_WORDS = 600
-"""Of words that somebody else wrote; longer ones are cut."""
+"""Maximum length of a message of another program; a longer one is cut."""
 _SEARCHED_WORDS = 8_192
-"""How far a remedy is looked for; no sentence of Kubernetes is as long."""
+"""How many characters of a message are searched. No message of Kubernetes is longer."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Advice:
-    """What is the matter, and what to do about it."""
+    """A problem and its remedy."""
 
     problem: str
     remedy: str = ""
-    """Empty: nothing is known, or the problem says it."""
+    """The remedy; empty: it is unknown, or the problem contains it."""
 
     @property
     def sentence(self) -> str:
-        """The problem of bounded length, as it stands before the remedy."""
+        """The problem, shortened so that the remedy can follow it."""
         return f"{shorten(self.problem).rstrip('.')}." if self.remedy else self.problem
 
     @property
     def message(self) -> str:
-        """Both, for people."""
+        """The problem and the remedy as one message."""
         return f"{self.sentence} {self.remedy}" if self.remedy else self.problem
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Remedy:
-    """What to do about words that match a pattern."""
+    """The remedy for messages that match a pattern."""
 
     pattern: re.Pattern[str]
     sentence: str
-    """Names in braces stand for the pattern's groups."""
+    """The remedy, in which names in braces stand for the pattern's groups."""
 
 
 def find(message: str) -> str:
-    """Return what to do about words of Kubernetes; empty where nothing is known."""
+    """Return the remedy for a message of Kubernetes; empty: unknown."""
     for remedy in TABLE:
         match = remedy.pattern.search(message, 0, _SEARCHED_WORDS)
         if match is not None:
@@ -54,7 +54,7 @@ def find(message: str) -> str:
 
 
 def find_for_exit(code: int, reason: str, message: str) -> str:
-    """Return what to do about the end of a container; a code below 0 is no exit.
+    """Return the remedy for the end of a container. A code below 0 is no exit.
 
     A termination message already contains the remedy, except for an error of the user's module.
     """
@@ -67,19 +67,19 @@ def find_for_exit(code: int, reason: str, message: str) -> str:
 
 
 def is_held_by_others(message: str) -> bool:
-    """Whether there is room for a pod, but not for all of its gang: another one says why."""
+    """Whether a pod waits only for the rest of its gang, whose pods say why."""
     return _HELD_BY_OTHERS.search(message) is not None
 
 
 def explain(problem: str) -> Advice:
-    """Return what is the matter in words of Kubernetes, with what to do where that is known."""
+    """Return the problem in a message of Kubernetes, with the remedy if it is known."""
     return Advice(problem, find(problem))
 
 
 def distinguish(candidates: Iterable[Advice]) -> list[Advice]:
-    """Return why pods wait, the first of each remedy.
+    """Return why pods wait: for each remedy, the first problem.
 
-    A pod that others hold up counts only if no other says why.
+    If a pod waits only for other pods, it counts only if none of them says why.
     """
     listed = list(candidates)
     by_remedy: dict[str, Advice] = {}
@@ -95,13 +95,13 @@ def join(candidates: Iterable[Advice]) -> str:
 
 
 def shorten(text: str) -> str:
-    """Return words on one line, cut where they are too long."""
+    """Return a message on one line, cut if it is too long."""
     line = " ".join(text.split())
     return line if len(line) <= LONGEST_WORDS else f"{line[: LONGEST_WORDS - 1]}…"
 
 
 def without_preemption(message: str) -> str:
-    """Return the scheduler's words without those on pods that it could displace."""
+    """Return the scheduler's message without the part about preemption."""
     return _PREEMPTION.sub("", message)
 
 
@@ -111,17 +111,17 @@ OUT_OF_MEMORY = (
 )
 
 _NO_PROGRAM = frozenset({"StartError", "ContainerCannotRun"})
-"""Reasons of containers whose program did not start; the message is the runtime's."""
+"""Reasons of containers whose program did not start. Their message is that of the runtime."""
 
 _PREEMPTION = re.compile(r"[,.]? ?(?:no new claims to deallocate, )?preemption: .*")
 
 _HELD_BY_OTHERS = re.compile(r"optimistic rejection|rejection in Unreserve|enough sibling pods")
-"""The scheduler-plugins' words."""
+"""The message of the scheduler-plugins."""
 
 _CLAIM = r'persistentvolumeclaim "(?P<name>[^"]+)"'
 _NO_IMAGE = r"(?:ErrImagePull|ImagePullBackOff|Failed to pull)"
 _MORE = ".{0,1000}"
-"""What a sentence may have between two words, a long reference to an image for example."""
+"""A pattern for the text between two words, for example a long reference to an image."""
 _NAMED = r'"?(?P<name>[\w./:@-]+)"?'
 
 
@@ -397,7 +397,7 @@ _ROWS = {
         "Raise runPolicy.activeDeadlineSeconds, or train for fewer epochs."
     ),
 }
-"""Rows in the order in which they are tried: a cause comes before its consequences."""
+"""Rows in the order in which they are tried. A cause comes before its consequences."""
 
 TABLE = tuple(Remedy(re.compile(pattern), sentence) for pattern, sentence in _ROWS.items())
 
@@ -428,7 +428,7 @@ BY_EXIT_CODE: Mapping[int, str] = {
     139: "The program crashed in native code: look for a library that does not fit TensorFlow's"
     " version.",
 }
-"""By exit code: the trainer's contract, then those of shells and signals."""
+"""Remedies by exit code: those of the trainer's contract, of shells and of signals."""
 
 _RESTARTED_NODE = "See whether the node restarted: `kubectl describe node` shows its Events."
 
@@ -459,4 +459,4 @@ BY_END: Mapping[str, str] = {
     "restarted-in-place": "Remove restartPolicyRules from the template: the operator restarts"
     " replicas.",
 }
-"""By the way in which a pod ended: keys are names of `ends.TABLE`."""
+"""Remedies by the way in which a pod ended. The keys are names of `ends.TABLE`."""

@@ -20,12 +20,12 @@ class Replica:
         return f"{self.role.label}-{self.index}"
 
     def pod_name(self, job_name: str) -> str:
-        """Return the name of the replica's pod, always the same: a repeated create collides."""
+        """Return the name of the replica's pod, always the same: a repeated creation collides."""
         return f"{job_name}-{self.name}"
 
 
 def group(replicas: Iterable[Replica]) -> Mapping[types.Role, frozenset[int]]:
-    """Return the indices of replicas by role, none where a role has none."""
+    """Return the indices of replicas by role, with an empty set for roles without replicas."""
     grouped: dict[types.Role, set[int]] = collections.defaultdict(set)
     for replica in replicas:
         grouped[replica.role].add(replica.index)

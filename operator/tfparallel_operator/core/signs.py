@@ -1,4 +1,4 @@
-"""Signs of how a pod ended, and what a row of the table of ends looks at. Pure."""
+"""The signs of how a pod ended, and the rows of the table of ends, which match them. Pure."""
 
 import dataclasses
 
@@ -6,32 +6,32 @@ from tfparallel_operator.api import policies
 from tfparallel_operator.core import observation
 
 _LONGEST = 64
-"""Of the words that rows look at: what a tenant writes is kept no longer."""
+"""Maximum length of the texts that rows match, because a tenant may write any text."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Signs:
-    """What rows look at."""
+    """The signs that rows match."""
 
     reason: str
-    """Of the pod's status, else of its condition DisruptionTarget."""
+    """The reason in the pod's status, or else of its condition DisruptionTarget."""
     message: str
-    """How the message of that reason begins."""
+    """The beginning of the message of that reason."""
     disrupted: bool
     """Whether the condition DisruptionTarget is true."""
     deleting: bool
-    """Whether there is a deletion timestamp."""
+    """Whether the pod has a deletion timestamp."""
     container_reason: str
-    """Of the container's end."""
+    """The reason of the container's end."""
     code: int | None
     """Exit code of the container; None: it has not ended."""
     of_source: bool
-    """Whether it is the init container that fetches the source."""
+    """Whether the init container that fetches the source has ended."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class End:
-    """One way in which a pod ends."""
+    """A way in which a pod ends: a row of the table."""
 
     name: str
     """The key of its remedy, and of its row in the documentation."""
@@ -40,30 +40,30 @@ class End:
     source: str
     """Where Kubernetes or a runtime writes it."""
     phrase: str = ""
-    """What became of the pod, to stand behind its name; empty: its exit says it."""
+    """What happened to the pod, as words that follow its name; empty: its exit says so."""
     cause: policies.Cause | None = None
     """Why the replica was lost; None: it failed, and the role's restartPolicy decides."""
     asks: bool = False
     """Whether the program asks to be started again, which it may do while training progresses."""
 
     reasons: tuple[str, ...] = ()
-    """Reasons that fit; * stands for any rest; empty: any."""
+    """Reasons that match, in which * stands for any ending; empty: any reason."""
     begins: tuple[str, ...] = ()
-    """Beginnings of the message that fit; empty: any."""
+    """Beginnings of messages that match; empty: any message."""
     disrupted: bool | None = None
-    """Whether the condition DisruptionTarget is true; None: it does not matter."""
+    """Whether the condition DisruptionTarget must be true; None: it does not matter."""
     deleting: bool = False
     """Whether the pod has to be deleted."""
     container_reasons: tuple[str, ...] = ()
-    """Reasons of the container that fit; empty: any."""
+    """Reasons of the container that match; empty: any reason."""
     codes: tuple[int, ...] = ()
-    """Exit codes that fit; empty: any."""
+    """Exit codes that match; empty: any code."""
     of_source: bool = False
     """Whether the container has to be the init container that fetches the source."""
 
     @property
     def of_pod(self) -> bool:
-        """Whether the pod was ended, however its program ended then."""
+        """Whether something outside ended the pod, however its program exited then."""
         return bool(self.reasons or self.begins or self.disrupted or self.deleting)
 
     def matches(self, signs: Signs) -> bool:
@@ -95,7 +95,7 @@ def read(pod: observation.Pod) -> Signs:
 
 
 def words(pod: observation.Pod) -> tuple[str, str]:
-    """Return reason and message of a pod's end, in the words of who ended it."""
+    """Return the reason and the message of a pod's end, from the component that ended it."""
     if not pod.reason and pod.exit is not None and pod.exit.code < 0:
         return pod.exit.reason, pod.exit.message
     return pod.reason, pod.message

@@ -1,4 +1,4 @@
-"""The pods of a job, sorted by what they mean for the attempt that runs. Pure."""
+"""Sorts the pods of a job by their role in the current attempt. Pure."""
 
 import dataclasses
 import functools
@@ -19,37 +19,41 @@ class View:
     current: dict[replicas.Replica, observation.Pod]
     """The pods of this attempt."""
     stale: tuple[observation.Pod, ...]
-    """Pods of earlier attempts: to be deleted before their names are used again."""
+    """Pods of earlier attempts, which must be deleted before their names are used again."""
     completed: frozenset[replicas.Replica]
     """Replicas that ended with success, whether or not their pods still exist."""
     ignored: frozenset[replicas.Replica]
-    """Replicas that were lost and that training continues without."""
+    """Lost replicas without which training continues."""
     seen: frozenset[replicas.Replica]
-    """Replicas whose pod of this attempt has been seen, by the status that was written."""
+    """Replicas whose pod of this attempt was observed before, as the last status says."""
 
     @functools.cached_property
     def missing(self) -> tuple[replicas.Replica, ...]:
-        """Replicas that have to run and have no pod of this attempt."""
+        """Replicas that have to run, but have no pod of this attempt."""
         present = {*self.current, *self.completed, *self.ignored}
         return tuple(replica for replica in self.layout.all_replicas if replica not in present)
 
     @functools.cached_property
     def vanished(self) -> tuple[replicas.Replica, ...]:
-        """Replicas whose pod has been seen and is gone.
+        """Replicas whose pod was observed and is gone.
 
-        The pod isn't recreated in this attempt, because its side effects are unknown.
+        The operator does not recreate the pod in this attempt, because its side effects are
+        unknown.
         """
         return tuple(replica for replica in self.missing if replica in self.seen)
 
     @property
     def dismissed(self) -> tuple[observation.Pod, ...]:
-        """Pods of replicas that training continues without, and that have not ended."""
+        """Pods that have not ended, of lost replicas without which training continues."""
         pods = (self.current.get(replica) for replica in self.ignored)
         return tuple(pod for pod in pods if pod is not None and not pod.phase.ended)
 
     @functools.cached_property
     def phases(self) -> dict[replicas.Replica, observation.Phase]:
-        """The phase of each replica: a completed one stays so, one without a pod is pending."""
+        """The phase of each replica.
+
+        A completed replica stays completed, and one without a pod is pending.
+        """
         pending = dict.fromkeys(self.layout.all_replicas, observation.Phase.PENDING)
         return (
             pending
@@ -60,7 +64,7 @@ class View:
 
     @functools.cached_property
     def is_waiting_gang(self) -> bool:
-        """Whether pods that start together wait for their places: none of them starts alone."""
+        """Whether the pods of a gang wait to be scheduled, so that none of them starts alone."""
         spec, pods = self.layout.job.spec, self.current.values()
         is_gang = spec.scheduling is not None and spec.scheduling.gang is not None
         has_places = any(pod.node or pod.phase is not observation.Phase.PENDING for pod in pods)
@@ -93,9 +97,10 @@ def build(layout: Layout, status: job_status.JobStatus, pods: tuple[observation.
 
 
 def _without_false_success(layout: Layout, pod: observation.Pod) -> observation.Pod:
-    """Return a pod as failed if it was ended, and its program obeyed and exited with 0.
+    """Return a pod as failed if something ended it, and its program exited with 0.
 
-    Only the shipped trainer says with 0 that training is complete: asked to end, it exits with 76.
+    Only for the shipped trainer, 0 means that training is complete. If it is asked to end, it exits
+    with 76.
     """
     succeeded = pod.phase is observation.Phase.SUCCEEDED
     if not succeeded or layout.job.spec.trainer is not None or not ends.find(pod).of_pod:

@@ -1,8 +1,9 @@
-"""Jobs that may not run yet: what is wrong with them, or what they wait for.
+"""Jobs that may not run yet, and what they wait for.
 
-A job that its queue does not admit is treated as suspended: its pods are deleted. Its quota is
-given back when the last pod is gone, and the next admission begins a new attempt. Restarts of the
-job's own keep the admission. An eviction counts as a disruption: the cluster took the pods.
+A job that its queue does not admit is treated as suspended: its pods are deleted. When the last pod
+is gone, its quota is released, and the next admission begins a new attempt. If the job itself
+restarts, it keeps its admission. An eviction counts as a disruption, because the cluster took the
+pods.
 """
 
 import datetime
@@ -31,7 +32,7 @@ _OVER_WHILE_WAITING = (
 )
 
 LOOK_FOR_PERMISSION = datetime.timedelta(seconds=30)
-"""How often a job that may not use a Secret looks whether it has the label now."""
+"""How often to check whether a Secret has got the label that it needs."""
 
 
 def fail_if_refused(context: DecisionContext) -> decision.Decision | None:
@@ -43,9 +44,10 @@ def fail_if_refused(context: DecisionContext) -> decision.Decision | None:
 
 
 def _was_accepted(status: job_status.JobStatus, role: str) -> bool:
-    """Whether the API server has taken pods of a role before: then the cluster may have changed.
+    """Whether the API server has accepted pods of a role before. Then the cluster may have changed.
 
-    To fail such a job would lose what it has trained, though a correction lets it go on.
+    If the operator failed such a job, its training would be lost, although a correction could let
+    the job continue.
     """
     was_suspended = conditions.find(status, names.Condition.SUSPENDED) is not None
     has_resumed = status.attempt > 1 and was_suspended
@@ -57,7 +59,7 @@ def _was_accepted(status: job_status.JobStatus, role: str) -> bool:
 
 
 def fail_if_unstartable(context: DecisionContext) -> decision.Decision | None:
-    """Fail a job that this installation can never start."""
+    """Fail a job that this installation cannot start."""
     problem = spec_validity.find_problem(
         context.layout, context.settings, is_gang_scheduled=conditions.has_begun(context.status)
     )
@@ -67,7 +69,10 @@ def fail_if_unstartable(context: DecisionContext) -> decision.Decision | None:
 
 
 def wait_for_permission(context: DecisionContext) -> decision.Decision | None:
-    """Have a job wait that may not use what it names; one that has begun continues."""
+    """Let a job wait if the installation does not allow what it uses.
+
+    A job that has begun continues.
+    """
     if not context.environment.restriction or conditions.has_begun(context.status):
         return None
     if context.children.pods:  # They precede the first status.
@@ -81,7 +86,7 @@ def wait_for_permission(context: DecisionContext) -> decision.Decision | None:
 def refuse_new_pods(
     context: DecisionContext, status: job_status.JobStatus
 ) -> tuple[job_status.JobStatus, tuple[decision.Event, ...]]:
-    """Say why the installation lets the job have no new pods."""
+    """Say why the installation does not allow new pods for the job."""
     reason, message = names.Reason.JOB_RESTRICTED, context.environment.restriction
     before = conditions.find_true(status, _REFUSED)
     status = context.stamp.set(status, _REFUSED, True, reason, message)
@@ -90,7 +95,7 @@ def refuse_new_pods(
 
 
 def wait_for_creation(context: DecisionContext) -> decision.Decision | None:
-    """Say why pods cannot be created now; they are tried again, and nothing else changes."""
+    """Say why pods cannot be created now. The operator tries again, and nothing else changes."""
     refusal, status = context.environment.refusal, context.status
     if refusal is None:
         return None

@@ -1,4 +1,4 @@
-"""Clean-up of jobs that have ended, and of pods that their node does not end."""
+"""Cleans up jobs that have ended, and pods that their node does not end."""
 
 import datetime
 
@@ -17,17 +17,17 @@ _BY_POLICY = {
 }
 
 PATIENCE = datetime.timedelta(seconds=60)
-"""How long after its grace a pod may still be there."""
+"""How long a pod may exist after its grace period."""
 
 RETRY = datetime.timedelta(seconds=30)
-"""When to look again at a pod whose node lives."""
+"""When to check a pod again if its node is alive."""
 
 
 def clean_up(context: DecisionContext) -> decision.Decision | None:
     """Clean up after a job that has ended, unless a correction of its spec starts it after all.
 
-    cleanPodPolicy says what goes at the end, each stage of `cleanup` what goes at its time. Both
-    count, but cleanPodPolicy gives an evaluator its grace first.
+    cleanPodPolicy says what to delete at the end, and each stage of `cleanup` what to delete at its
+    time. Both apply, but cleanPodPolicy first gives an evaluator its grace period.
     """
     status, now, pods = context.status, context.now, context.children.pods
     corrected = conditions.is_spec_corrected(status, context.job.metadata.generation)
@@ -56,12 +56,12 @@ def clean_up(context: DecisionContext) -> decision.Decision | None:
 def force_deletions(
     pods: Pods, now: datetime.datetime
 ) -> tuple[tuple[decision.Deletion, ...], datetime.datetime | None]:
-    """Return the pods that their node should have ended long ago, and when to look again.
+    """Return the pods that their node should have ended long ago, and when to check again.
 
-    On a node without a network such a pod may still run and write. The shipped trainer fences
-    itself: who writes checkpoints holds its attempt, and gives way to a newer one. No one fences a
-    person's own command, so the Event of the deletion warns. Force does not end what a finalizer
-    keeps.
+    On a node without a network, such a pod may still run and write. The shipped trainer fences
+    itself: a process that writes checkpoints knows its attempt, and stops if a newer attempt
+    exists. Nothing fences a person's own command, so the Event of the deletion warns. A forced
+    deletion does not remove a pod that a finalizer keeps.
     """
     due = [
         (pod, pod.delete_by + PATIENCE)
@@ -80,7 +80,7 @@ def grace_until(
     pods: Pods,
     now: datetime.datetime,
 ) -> datetime.datetime | None:
-    """Return until when an evaluator may do its last evaluation; None when none is at it."""
+    """Return until when an evaluator may do its last evaluation; None: no evaluator runs."""
     succeeded = conditions.is_true(status, names.Condition.SUCCEEDED)
     if not succeeded or status.completion_time is None or not evaluators(pods):
         return None
@@ -100,7 +100,7 @@ def evaluators(pods: Pods) -> Pods:
 def _stages(
     job: types.TFParallelJob, status: job_status.JobStatus, ended_at: datetime.datetime
 ) -> list[tuple[policies.CleanupTarget, datetime.datetime]]:
-    """Return what is removed when, for the way in which the job has ended."""
+    """Return the stages of the clean-up that apply to the job's end, each with its time."""
     policy = job.spec.run_policy
     succeeded = conditions.is_true(status, names.Condition.SUCCEEDED)
     end = policies.CleanupWhen.SUCCEEDED if succeeded else policies.CleanupWhen.FAILED

@@ -7,9 +7,10 @@ _WORKER = types.Role.WORKER
 
 
 def success(view: View) -> tuple[names.Reason, str] | None:
-    """Return reason and sentence when the job has succeeded.
+    """Return the reason and the message if the job has succeeded.
 
-    The chief decides; without one worker 0, or all workers with successPolicy AllWorkers.
+    The chief decides. Without a chief, worker 0 decides, or all workers do with successPolicy
+    AllWorkers.
     """
     job, chief = view.layout.job, view.layout.chief
     if chief is None and job.spec.success_policy is types.SuccessPolicy.ALL_WORKERS:
@@ -26,7 +27,10 @@ def success(view: View) -> tuple[names.Reason, str] | None:
 
 
 def running(view: View) -> bool:
-    """Whether training can go on: with servers a part of the workers will do, else it takes all."""
+    """Whether training can proceed.
+
+    With parameter servers, some workers suffice; else it needs all.
+    """
     training = [replica for replica in view.layout.training if replica not in view.ignored]
     if view.layout.is_gang:
         return all(map(view.is_up, training))

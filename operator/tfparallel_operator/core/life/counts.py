@@ -1,4 +1,4 @@
-"""The replicas in numbers, bounded in size however many there are."""
+"""Counts replicas for the status, whose size does not depend on their number."""
 
 import datetime
 from collections.abc import Sequence
@@ -17,10 +17,10 @@ _UNKNOWN_TIME = datetime.datetime.min.replace(tzinfo=datetime.UTC)
 
 
 def count(status: job_status.JobStatus, view: View, *, ended: bool = False) -> job_status.JobStatus:
-    """Return the status with the numbers of the view.
+    """Return the status with the counts of the view.
 
-    If the job has ended, replicas whose pods are gone no longer wait for anything. Failures stay on
-    record, and so does how many were ready when it succeeded.
+    If the job has ended, replicas without pods no longer count as pending. Failures stay on record,
+    and so does the number of replicas that were ready when the job succeeded.
     """
     status = _record(status, view)
     by_role = dict(status.replicas)
@@ -42,7 +42,7 @@ def count(status: job_status.JobStatus, view: View, *, ended: bool = False) -> j
 
 
 def _record(status: job_status.JobStatus, view: View) -> job_status.JobStatus:
-    """Return the status with what the view adds to what is carried."""
+    """Return the status with the view's additions to the fields that persist."""
     completed, ignored = replicas.group(view.completed), replicas.group(view.ignored)
     seen_indices = replicas.group(view.seen | view.current.keys())
     for role in view.layout.counts:
@@ -76,7 +76,7 @@ def _count_role(
 
 
 def _find_waiting(pods: Sequence[observation.Pod]) -> observation.Pod | None:
-    """Return the pod that says most about why replicas wait."""
+    """Return the pod whose reason explains best why replicas wait."""
     pending = (pod for pod in pods if pod.phase is observation.Phase.PENDING and pod.waiting)
     return min(pending, key=lambda pod: pending_reasons.weigh(pod.waiting, pod.node), default=None)
 

@@ -1,4 +1,4 @@
-"""Deadlines of a job: all from times in its status, so that they outlive the operator."""
+"""Deadlines of a job, counted from times in its status, so that they outlive the operator."""
 
 import datetime
 
@@ -11,12 +11,12 @@ from tfparallel_operator.core.view import View
 
 
 def earliest(*times: datetime.datetime | None) -> datetime.datetime | None:
-    """Return the first of the times that are known."""
+    """Return the earliest of the times that are not None."""
     return min((time for time in times if time is not None), default=None)
 
 
 def active(job: types.TFParallelJob, status: job_status.JobStatus) -> datetime.datetime | None:
-    """Return when the job has run for too long, counted from its start or resumption."""
+    """Return when activeDeadlineSeconds ends, counted from the job's start or resumption."""
     return _after(status.start_time, job.spec.run_policy.active_deadline_seconds)
 
 
@@ -25,7 +25,8 @@ def overdue(
 ) -> tuple[failure.Loss | None, datetime.datetime | None]:
     """Return the loss that a deadline causes, or when it will cause one.
 
-    Until training runs its pods may wait for too long; while it runs it may report too rarely.
+    Until training runs, its pods may be pending for too long. While it runs, it may report too
+    rarely.
     """
     view, policy = context.view, context.job.spec.run_policy
     if completion.running(view):
@@ -42,7 +43,10 @@ def overdue(
 
 
 def _find_pending(view: View, status: job_status.JobStatus) -> failure.Loss:
-    """Return the loss that pods which wait for too long are: the one whose words say most."""
+    """Return the loss of pods that have waited for too long.
+
+    It names the pod whose reason explains most.
+    """
     pending = _list_waiting(view)
     pods = [view.current[replica] for replica in pending if replica in view.current]
     pod = min(pods, key=lambda pod: pending_reasons.weigh(pod.waiting, pod.node), default=None)
@@ -69,7 +73,7 @@ def _find_stall(view: View, status: job_status.JobStatus) -> failure.Loss:
 
 
 def _list_waiting(view: View) -> list[replicas.Replica]:
-    """Return the replicas that train and do not run yet."""
+    """Return the training replicas that do not run yet."""
     return [
         replica
         for replica in view.layout.training

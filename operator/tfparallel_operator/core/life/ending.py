@@ -1,4 +1,4 @@
-"""How a job ends, and how one that must not train is stopped."""
+"""Ends a job, or stops one that must not train."""
 
 from tfparallel_operator.api import job_status, names
 from tfparallel_operator.core import decision, observation
@@ -10,7 +10,7 @@ from tfparallel_operator.core.status import conditions
 
 
 def succeed(context: DecisionContext) -> decision.Decision | None:
-    """End a job that has reached its end, before anything else may stop it."""
+    """End a job that has succeeded, before anything else can stop it."""
     status = context.status
     if not status.attempt or conditions.is_stopped(status):
         return None
@@ -52,7 +52,7 @@ def end(
     reason: str,
     message: str | Advice,
 ) -> decision.Decision:
-    """End a job; the next decision cleans its pods up, when the end is on record."""
+    """End a job. When the status records the end, the next decision cleans up the pods."""
     finished = names.Reason.JOB_FINISHED
     status = context.stamp.clear(status, conditions.TRANSIENT, finished, "the job has ended")
     status = context.stamp.set(status, kind, True, reason, message)

@@ -1,4 +1,4 @@
-"""Losses of replicas: which there are, what caused them, and which of them is the root."""
+"""Lists the losses of replicas, their causes, and the root cause among them."""
 
 import dataclasses
 import datetime
@@ -20,41 +20,44 @@ from tfparallel_trainer.contract import exits, plain_text
 _FIRST_SIGNAL_CODE = 128
 _CONTRACT = frozenset(exits.Exit)
 _FINAL = frozenset(code for code in exits.Exit if not code.retryable)
-"""Codes that would come again, of people's own commands too: their scripts may call the trainer's
-`fit`. Codes outside the contract, such as those of signals, may be retried."""
+"""Exit codes that a restart would repeat.
+
+They count for people's own commands too, because a script may call the trainer's `fit`. Codes
+outside the contract, such as those of signals, may be retried.
+"""
 _LAST = datetime.datetime.max.replace(tzinfo=datetime.UTC)
 
 
 PATIENCE = 5
-"""Restarts without progress that a program may ask for, before each counts as a failure."""
+"""Restarts without progress that a program may request before each counts as a failure."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Loss:
-    """A replica that ended without success, whose pod is gone, or that does not get on."""
+    """A replica that ended without success, whose pod is gone, or that makes no progress."""
 
     replica: replicas.Replica
     cause: policies.Cause
     exit: observation.Exit | None
     reason: str = "vanished"
-    """What became of it, when it has no exit."""
+    """What happened to the replica, if it has no exit."""
     of_waiting_gang: bool = False
-    """Whether it was lost before any pod of its gang had a place."""
+    """Whether the replica was lost before any pod of its gang was scheduled."""
     pod: observation.Pod | None = None
-    """Its pod, if that has ended."""
+    """The replica's pod, if it has ended."""
 
     @property
     def end(self) -> signs.End:
-        """How its pod ended; as by itself where there is none."""
+        """How the replica's pod ended. Without a pod, it counts as an exit of the program."""
         return ends.EXITED if self.pod is None else ends.find(self.pod)
 
     @property
     def code(self) -> int:
-        """The exit code that decides; -1 where none does."""
+        """The exit code that decides; -1: none does."""
         return _decisive_code(self.end, self.exit)
 
     def describe(self, job_name: str) -> str:
-        """Say which replica was lost, and how, with what it said itself of its end."""
+        """Say which replica was lost, and how, with its own message about its end."""
         name = self.replica.pod_name(job_name)
         if self.end.phrase and self.pod is not None:
             sentence = f"{name} {self.end.phrase}{quote(self.pod)}"
@@ -71,7 +74,7 @@ class Loss:
 
     @property
     def remedy(self) -> str:
-        """What to do about it, where that is known and the replica did not say so itself."""
+        """The remedy, if it is known and the replica's own message does not contain it."""
         if self.end.name in remedies.BY_END:
             return remedies.BY_END[self.end.name]
         if self.end.phrase and self.pod is not None:
@@ -81,7 +84,8 @@ class Loss:
         return remedies.find_for_exit(self.exit.code, self.exit.reason, self.exit.message)
 
     def record(self, job_name: str) -> job_status.Failure:
-        """Return it as the status has it, with a remedy also where the replica said one itself."""
+        """Return the loss for the status, with the remedy even if the replica's own message
+        contains it."""
         ran = self.exit is not None and self.exit.code >= 0
         by_code = remedies.BY_EXIT_CODE.get(self.code, "") if ran else ""
         remedy = self.remedy or by_code
@@ -94,7 +98,7 @@ class Loss:
 
 
 def quote(pod: observation.Pod) -> str:
-    """Return what was said of a pod's end, to stand behind the operator's own words."""
+    """Return what the pod's status says about its end, to follow the operator's own words."""
     reason, message = signs.words(pod)
     if not reason and pod.exit is not None and not ends.find(pod).of_pod:
         reason, message = pod.exit.reason, pod.exit.message
@@ -114,12 +118,12 @@ def _describe_exit(ended: observation.Exit) -> str:
 def losses(view: View, restarts: int = 1) -> tuple[Loss, ...]:
     """List the losses of an attempt, the root cause first.
 
-    `restarts` is how many there are since training made progress, the next one included.
-
-    When one replica is lost its peers end too, so only the first loss counts. One of training
-    comes before the evaluator's, a disruption before a failure, an exit before the exits of peers
-    that say they lost someone, then the earliest. A pod that is being taken, and still runs, is no
-    loss by itself; it is the root of the losses of a gang whose other members have ended.
+    `restarts` is the number of restarts since training made progress, including the next one. When
+    one replica is lost, its peers end too, so only the root cause counts. A loss of a training
+    replica comes before the evaluator's, and a disruption before a failure. An exit comes before
+    the exits of peers that report a lost peer; then the earliest loss counts. A pod that the
+    cluster is taking, and that still runs, is no loss by itself. It is the root cause if other
+    members of its gang have ended.
     """
     settled = view.ignored | view.completed
     losses = [
@@ -166,11 +170,12 @@ def _root_first(loss: Loss) -> tuple[bool, bool, bool, datetime.datetime]:
 def settles_at(
     loss: Loss, view: View, settling: datetime.timedelta, *, final: bool
 ) -> datetime.datetime | None:
-    """Return until when a loss may turn out to be the consequence of one that is not seen yet.
+    """Return until when a loss may turn out to be the consequence of another one.
 
-    A lost peer waits for the peer's own exit. An answer that ends a job whose replicas need each
-    other is `final`, and waits so long for signs that the cluster took one of them, unless the
-    trainer says what it was. None: the loss counts at once.
+    If a replica lost a peer, the operator waits for the peer's own exit. If an answer is `final`,
+    it ends a job whose replicas need each other. The operator then waits just as long for signs
+    that the cluster took one of them, unless the trainer names the cause. None: the loss counts at
+    once.
     """
     if loss.exit is None or loss.exit.finished_at is None or not loss.cause.bounded:
         return None
@@ -184,7 +189,7 @@ def settles_at(
 
 
 def cause(layout: Layout, pod: observation.Pod, restarts: int = 1) -> policies.Cause:
-    """Say why a pod that ended without success did."""
+    """Return the cause of a pod's end without success."""
     end = ends.find(pod)
     if end.cause is not None and not (end.asks and restarts > PATIENCE):
         return end.cause
@@ -194,12 +199,12 @@ def cause(layout: Layout, pod: observation.Pod, restarts: int = 1) -> policies.C
 
 
 def _decisive_code(end: signs.End, ended: observation.Exit | None) -> int:
-    """Return the exit code that decides; the program of a pod that was ended has chosen none."""
+    """Return the exit code that decides; -1 if there is none, or if the cluster ended the pod."""
     return -1 if ended is None or end.of_pod else ended.code
 
 
 def permits_restart(layout: Layout, role: types.Role, code: int) -> bool:
-    """Whether an exit code may be run again, by the role's restartPolicy or the exit contract."""
+    """Whether a restart may follow an exit code, by restartPolicy or the exit contract."""
     match layout.specs[role].restart_policy:
         case types.RestartPolicy.NEVER:
             return False

@@ -1,4 +1,4 @@
-"""Ports of nodes: a job holds them while it has pods or is about to create some. Pure."""
+"""Ports of nodes. A job holds them while it has pods or is about to create some. Pure."""
 
 import datetime
 
@@ -10,11 +10,11 @@ from tfparallel_operator.core.status import conditions
 _REFUSED = names.Condition.CREATION_REFUSED
 
 _LOOK_FOR_PORTS = datetime.timedelta(seconds=10)
-"""How often a job that waits for ports looks whether some are free."""
+"""How often to check whether ports have become free for a job that waits for some."""
 
 
 def wait(context: DecisionContext) -> decision.Decision | None:
-    """Have a job wait until other jobs on their nodes' network have ended."""
+    """Let a job wait until other jobs with hostNetwork have released ports."""
     if not context.layout.lacks_ports or not context.environment.may_create:
         return None
     needed, left = context.layout.needed_ports, context.environment.host_ports_left

@@ -1,12 +1,11 @@
-"""Two installations of the operator over one job: one acts, the other leaves it alone. Pure.
+"""Two installations of the operator that watch one job: one acts, the other leaves it alone. Pure.
 
-The ConfigMap of a job names the installation that acts. Another one that finds it there asks, by an
-annotation, whether that one still lives. Who acts answers as soon as it sees the question. If no
-answer comes, its installation is gone, and the job is taken over: so an operator that was installed
-again under another name needs nobody's help.
-
-Who acts says in the status that another one has asked. Nobody else writes the status, so that the
-two do not undo each other's writes.
+The ConfigMap of a job names the installation that acts. If another installation finds the job, it
+asks by an annotation whether the first one still runs. The acting installation answers as soon as
+it sees the question. If no answer comes, it is gone, and the other installation takes over the job.
+So a new installation under another name needs nobody's help. The acting installation says in the
+status that another one has asked. Nobody else writes the status, so that the two do not undo each
+other's writes.
 """
 
 import dataclasses
@@ -18,19 +17,19 @@ from tfparallel_operator.core.life import deadlines
 from tfparallel_operator.core.status import conditions
 
 ANSWER_TIME = datetime.timedelta(seconds=60)
-"""How long an answer is waited for: an operator that is restarted or upgraded is back by then."""
+"""How long to wait for an answer. An operator that restarts or upgrades is back by then."""
 
 ASK_AGAIN = datetime.timedelta(minutes=10)
-"""How long an answer is believed."""
+"""How long an answer is valid."""
 
 CONTESTED_FOR = 2 * ASK_AGAIN + ANSWER_TIME
-"""How long a question says that the other installation is there: it asks again before."""
+"""How long a question proves that the other installation runs. It asks again before that."""
 
 _ASKED, _ANSWERED = "asked", "answered"
 
 
 def is_other(config_map: observation.Config | None, settings: installation.Settings) -> bool:
-    """Whether another installation than this one acts on a job."""
+    """Whether another installation acts on a job."""
     if config_map is None or not settings.installation:
         return False
     return config_map.installation not in ("", settings.installation)
@@ -39,7 +38,7 @@ def is_other(config_map: observation.Config | None, settings: installation.Setti
 def may_act(
     config_map: observation.Config | None, settings: installation.Settings, now: datetime.datetime
 ) -> bool:
-    """Whether this installation acts on a job: nobody else does, or who did gives no answer."""
+    """Whether this installation acts on a job, because no other one does or answers."""
     if config_map is None or not is_other(config_map, settings):
         return True
     state, asked_at = _read_question(config_map, settings.installation, now)
@@ -52,7 +51,7 @@ def stand_back(
     settings: installation.Settings,
     now: datetime.datetime,
 ) -> decision.Decision:
-    """Leave a job to another installation, and ask from time to time whether that one lives."""
+    """Leave a job to another installation, and ask from time to time whether it still runs."""
     state, asked_at = _read_question(config_map, settings.installation, now)
     if state == _ASKED:
         return decision.Decision(status, wake_at=asked_at + ANSWER_TIME)
@@ -92,7 +91,7 @@ def _contest(
     asked_at: datetime.datetime | None,
     stamp: conditions.Stamp,
 ) -> decision.Decision:
-    """Say in a condition whether another installation has asked of late."""
+    """Say in a condition whether another installation has asked recently."""
     kind, status = names.Condition.CONTESTED, decided.status
     age = CONTESTED_FOR if asked_at is None or not asker else stamp.now - asked_at
     if not -ANSWER_TIME <= age < CONTESTED_FOR:  # It is gone, or people have written a question.
@@ -118,9 +117,10 @@ def _write_question(asker: str, state: str, now: datetime.datetime) -> str:
 def _read_question(
     config_map: observation.Config, asker: str, now: datetime.datetime
 ) -> tuple[str, datetime.datetime]:
-    """Return whether an installation has asked or has its answer, and when it asked.
+    """Return whether an installation has asked or has an answer, and when it asked.
 
-    Both are of its own clock. What cannot be read, or is of another one, was never asked.
+    Both times come from the clock of that installation. If the annotation is unreadable or belongs
+    to another installation, it counts as absent.
     """
     who, state, time = _parse(config_map.question)
     never = "", datetime.datetime.min.replace(tzinfo=datetime.UTC)

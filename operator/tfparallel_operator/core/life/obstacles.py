@@ -1,4 +1,4 @@
-"""What keeps a job from getting pods: as a condition and an Event that say who has to act. Pure."""
+"""Says in a condition and an Event what keeps a job from getting pods, and who has to act. Pure."""
 
 import dataclasses
 import datetime
@@ -13,10 +13,10 @@ from tfparallel_operator.core.life import cleanup, deadlines
 from tfparallel_operator.core.status import conditions
 
 STUCK_AFTER = cleanup.PATIENCE + cleanup.RETRY
-"""How long after its grace a pod is there though the operator tried to delete it by force."""
+"""How long after its grace period a pod counts as stuck: a forced deletion has failed too."""
 
 _LONGEST_LIST = 400
-"""Characters of a list of objects: a sentence with it and its remedy stays whole."""
+"""Maximum length of a list of objects, so that its sentence and the remedy are not cut."""
 
 _REFUSED = names.Condition.CREATION_REFUSED
 
@@ -26,24 +26,24 @@ _OF_NAMES = frozenset(
 
 
 class Whose(enum.Enum):
-    """Whose an object is that has a name which a job needs."""
+    """The owner of an object whose name a job needs."""
 
     OTHER = "other"
-    """Neither the job's nor an earlier one's."""
+    """Neither the job nor an earlier one owns it."""
     TFJOB = "TFJob"
-    """The TFJob's of the job's name."""
+    """The TFJob with the job's name owns it."""
     EARLIER = "earlier"
-    """An earlier job's of this name, or an earlier attempt's."""
+    """An earlier job of this name, or an earlier attempt, owns it."""
     UNLABELED = "unlabeled"
-    """The job's own, without the label that the operator follows objects by."""
+    """The job owns it, but it lacks the label by which the operator watches objects."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Holder:
-    """An object that has a name which a job needs."""
+    """An object whose name a job needs."""
 
     object: str
-    """As kubectl names it: `pod/digits-chief-0`."""
+    """The object as kubectl names it, such as `pod/digits-chief-0`."""
     whose: Whose
     deleting: bool = False
     delete_by: datetime.datetime | None = None
@@ -51,19 +51,19 @@ class Holder:
     finalizers: tuple[str, ...] = ()
 
     def is_stuck(self, now: datetime.datetime) -> bool:
-        """Whether it does not go by itself though it is being deleted."""
+        """Whether it is being deleted, but somebody has to help."""
         return self.held_from is not None and self.held_from <= now
 
     @property
     def held_from(self) -> datetime.datetime | None:
-        """From when on its deletion is late: it has finalizers, or a node that does not end it."""
+        """When its deletion becomes late, because of finalizers or a node that does not end it."""
         if self.delete_by is None or not (self.finalizers or self.node):
             return None
         return self.delete_by if self.finalizers else self.delete_by + STUCK_AFTER
 
 
 def explain(holders: Sequence[Holder], now: datetime.datetime) -> observation.Refusal:
-    """Return why a job cannot have names: what a person has to do something about comes first."""
+    """Return why a job cannot use names. An obstacle that a person must remove comes first."""
     for whose, sentence in _FOREIGN.items():
         objects = [
             holder.object for holder in holders if holder.whose is whose and not holder.deleting
@@ -88,11 +88,11 @@ _FOREIGN: Mapping[Whose, str] = {
     Whose.UNLABELED: f"objects have lost the label {names.LABEL_MANAGED_BY}, so that the operator"
     " does not follow them: {}",
 }
-"""Sentences about objects that do not go by themselves, in the order in which they are said."""
+"""Sentences about objects that somebody has to remove, in order of importance."""
 
 
 def find_hidden(pods: Iterable[observation.Pod]) -> observation.Refusal | None:
-    """Return what is said of a job's pods that have lost the label that they are followed by."""
+    """Return the sentence about pods without the label by which the operator watches them."""
     hidden = [Holder(f"pod/{pod.name}", Whose.UNLABELED) for pod in pods if pod.hidden]
     now = datetime.datetime.min.replace(tzinfo=datetime.UTC)
     return explain(hidden, now) if hidden else None
@@ -101,7 +101,7 @@ def find_hidden(pods: Iterable[observation.Pod]) -> observation.Refusal | None:
 def find_stuck(
     pods: Iterable[observation.Pod], now: datetime.datetime
 ) -> tuple[observation.Refusal | None, datetime.datetime | None]:
-    """Return why a job's own pods do not go away, and when to look again."""
+    """Return why a job's own pods are not deleted, and when to check again."""
     holders = [
         Holder(
             f"pod/{pod.name}",
@@ -119,7 +119,10 @@ def find_stuck(
 
 
 def _explain_stuck(holders: Sequence[Holder]) -> observation.Refusal:
-    """Say what holds objects that are being deleted; of several causes the first object's."""
+    """Say what holds objects that are being deleted.
+
+    Of several causes, name that of the first object.
+    """
     first = holders[0]
     if first.finalizers:
         same = [holder.object for holder in holders if holder.finalizers == first.finalizers]
@@ -140,7 +143,7 @@ def _refusal(reason: names.Reason, message: str, objects: Sequence[str]) -> obse
 
 
 def _enumerate(objects: Sequence[str]) -> str:
-    """Return objects as kubectl takes them, as many as a sentence may have."""
+    """Return objects as kubectl names them, as many as fit into a sentence."""
     ordered, length = sorted(objects), 0
     shown: list[str] = []
     for name in ordered:
@@ -157,9 +160,9 @@ def refuse(
     status: job_status.JobStatus,
     refusal: observation.Refusal,
 ) -> tuple[job_status.JobStatus, tuple[decision.Event, ...]]:
-    """Return the status that says what keeps the job from pods, and the Event of what is new.
+    """Return the status that says what keeps the job from pods, and the Event if that is new.
 
-    The sentences of a quota differ from pod to pod in numbers alone: that is nothing new.
+    The messages of a quota differ from pod to pod only in numbers, which is nothing new.
     """
     advice = describe(refusal)
     message = advice.message
@@ -175,7 +178,7 @@ def refuse(
 
 
 def describe(refusal: observation.Refusal) -> remedies.Advice:
-    """Return what keeps a job from objects, and what to do about it."""
+    """Return why the job cannot get its objects, and what to do about it."""
     message = refusal.message
     if refusal.reason not in _OF_NAMES:
         what = ", ".join(refusal.objects) or "pods"
@@ -186,6 +189,7 @@ def describe(refusal: observation.Refusal) -> remedies.Advice:
 
 
 def _without_numbers(job: str, message: str) -> str:
-    """Return a sentence without what differs from pod to pod, and from try to try."""
+    """Return a sentence without the parts that differ between pods and between attempts to create
+    them."""
     pod = rf"{re.escape(job)}-(?:{'|'.join(role.label for role in types.Role)})-\d+"
     return re.sub(r"\d+", "#", re.sub(pod, "POD", message))

@@ -11,7 +11,7 @@ from tfparallel_operator.core.status import replica_records
 
 
 class Scope(enum.StrEnum):
-    """What has to run again after a loss."""
+    """Which replicas restart after a loss."""
 
     GANG = "all replicas"
     REPLICA = "this replica"
@@ -26,7 +26,7 @@ EVENT_ACTIONS = {
 
 
 class LossAction(enum.Enum):
-    """What becomes of the job."""
+    """What happens to the job."""
 
     RESTART = enum.auto()
     FAIL = enum.auto()
@@ -41,12 +41,12 @@ class LossResponse:
     reason: names.Reason
     message: str
     remedy: str = ""
-    """What to do, where that is known."""
+    """The remedy, if one is known."""
     event_action: names.EventAction = names.EventAction.RECONCILE
 
 
 def find_action(layout: Layout, status: job_status.JobStatus, loss: failure.Loss) -> LossResponse:
-    """Return what a loss leads to. The loss of an evaluator never fails the job."""
+    """Return the action after a loss. The loss of an evaluator never fails the job."""
     action = dataclasses.replace(_find_action(layout, status, loss), remedy=loss.remedy)
     if action.outcome is LossAction.FAIL and loss.replica.role is types.Role.EVALUATOR:
         return dataclasses.replace(action, outcome=LossAction.IGNORE)
@@ -98,7 +98,7 @@ _UNBOUNDED = {
 
 
 def _find_ruled_action(job: types.TFParallelJob, loss: failure.Loss) -> policies.Action | None:
-    """Return what the first rule that matches a loss asks for; None: no rule matches."""
+    """Return the action of the first rule that matches a loss; None: no rule matches."""
     policy = job.spec.run_policy.failure_policy
     code = None if loss.exit is None else loss.exit.code
     for rule in () if policy is None else policy.rules:
@@ -124,7 +124,7 @@ def _may_go_without(layout: Layout, status: job_status.JobStatus, loss: failure.
 
 
 def _restarts(layout: Layout, loss: failure.Loss) -> bool:
-    """Whether a loss that no rule matches is run again, its budget aside."""
+    """Whether a loss that no rule matches leads to a restart, regardless of its budget."""
     match loss.cause:
         case policies.Cause.PENDING_TOO_LONG | policies.Cause.PERMANENT_EXIT:
             return False
@@ -146,7 +146,8 @@ def grows(job: types.TFParallelJob, loss: failure.Loss) -> bool:
 
 
 def scope(layout: Layout, loss: failure.Loss) -> Scope:
-    """Return what has to run again: a gang that waits, else as a rule says, or the strategy."""
+    """Return which replicas restart: the whole gang if it waits, else as a rule or the strategy
+    says."""
     ruled, role = _find_ruled_action(layout.job, loss), loss.replica.role
     if loss.of_waiting_gang or ruled is policies.Action.RESTART_GANG:
         return Scope.GANG
@@ -158,9 +159,9 @@ def scope(layout: Layout, loss: failure.Loss) -> Scope:
 
 
 def counted(layout: Layout, status: job_status.JobStatus, loss: failure.Loss) -> int:
-    """Return how many restarts are held against the budget that a loss is paid from.
+    """Return how many restarts count against the budget of a loss.
 
-    The evaluator has one of its own in each attempt, so that it can never use up that of training.
+    The evaluator has its own budget in each attempt, so it can never use up that of training.
     """
     if has_own_budget(layout, loss):
         return status.replica_attempts.get(loss.replica.name, 0)
@@ -168,5 +169,5 @@ def counted(layout: Layout, status: job_status.JobStatus, loss: failure.Loss) ->
 
 
 def has_own_budget(layout: Layout, loss: failure.Loss) -> bool:
-    """Whether a loss is paid from the evaluator's budget."""
+    """Whether a loss counts against the evaluator's budget."""
     return loss.replica.role is types.Role.EVALUATOR and scope(layout, loss) is Scope.REPLICA

@@ -1,4 +1,4 @@
-"""What a job does about the replicas that it has lost, and about deadlines that make losses."""
+"""Decides what to do about lost replicas, and about deadlines that count as losses."""
 
 import dataclasses
 import datetime
@@ -22,14 +22,14 @@ from tfparallel_operator.core.view import View
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Continuation:
-    """How a job continues that no loss restarts or ends."""
+    """How a job continues if no loss restarts or ends it."""
 
     status: job_status.JobStatus
     view: View
     events: tuple[decision.Event, ...] = ()
     wake_at: datetime.datetime | None = None
     settling: str = ""
-    """Which loss may turn out to be the consequence of another one; empty: none."""
+    """The loss that may turn out to be the consequence of another one; empty: none."""
 
 
 def answer_losses(context: DecisionContext) -> decision.Decision | Continuation:
@@ -81,7 +81,7 @@ def _restart(
     losses: tuple[failure.Loss, ...],
     action: policy.LossResponse,
 ) -> decision.Decision:
-    """Write a restart ahead, and delete what has to run again."""
+    """Write a restart ahead, and delete the pods that restart."""
     pause = restarts.pause(context, status, loss)
     since_progress = slowness.count_restarts(status, context.now)
     reason, message = action.reason, action.message

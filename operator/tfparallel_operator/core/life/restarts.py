@@ -1,4 +1,4 @@
-"""Restarts as the status writes them ahead: attempts, counters, pauses."""
+"""Writes restarts ahead in the status: attempts, counters, pauses."""
 
 import datetime
 from collections.abc import Iterable, Sequence
@@ -23,10 +23,10 @@ def restart(
     others: Sequence[failure.Loss],
     begins_at: datetime.datetime,
 ) -> job_status.JobStatus:
-    """Return the status that writes a restart ahead: its attempt is counted before any deletion.
+    """Return the status that writes a restart ahead. Its attempt counts before any deletion.
 
-    Of the other losses, replicas that were taken at the same time run again with the root cause, in
-    attempts of their own. The new pods may be created when it begins.
+    Replicas that the cluster took at the same time restart together with the root cause, each in
+    its own next attempt. The operator may create the new pods when the attempt begins.
     """
     # Failures of the evaluator are counted by its own attempts alone.
     is_counted = not (loss.cause.bounded and policy.has_own_budget(layout, loss))
@@ -46,7 +46,7 @@ def restart(
 def restart_alone(
     status: job_status.JobStatus, again: Iterable[replicas.Replica], begins_at: datetime.datetime
 ) -> job_status.JobStatus:
-    """Return the status in which some replicas run again within the job's attempt."""
+    """Return the status in which some replicas restart within the job's attempt."""
     attempts = dict(status.replica_attempts)
     for replica in again:
         attempts[replica.name] = attempts.get(replica.name, 0) + 1
@@ -57,7 +57,7 @@ def restart_alone(
 def next_attempt(
     status: job_status.JobStatus, begins_at: datetime.datetime
 ) -> job_status.JobStatus:
-    """Return the status of a new attempt, in which every replica runs again."""
+    """Return the status of a new attempt, in which all replicas restart."""
     return replica_records.begin_attempt(status).model_copy(
         update={"attempt": status.attempt + 1, "attempt_time": begins_at, "replica_attempts": {}}
     )
@@ -66,10 +66,10 @@ def next_attempt(
 def pause(
     context: DecisionContext, status: job_status.JobStatus, loss: failure.Loss
 ) -> datetime.timedelta:
-    """Return how long to wait before a restart: twice as long each time, up to a bound.
+    """Return how long to wait before a restart: twice as long each time, up to a maximum.
 
-    Whatever took a replica, restarts without progress in between count; so do all failures, but
-    after a long run. A loss during a pause waits for its end, with the others.
+    All restarts without progress in between count, whatever their cause. So do all failures, except
+    after a long run. A loss during a pause waits for the end of that pause.
     """
     begins_at = pauses_until(status, context.now)
     if begins_at is not None:
@@ -85,16 +85,20 @@ def pause(
 
 
 def pauses_until(status: job_status.JobStatus, now: datetime.datetime) -> datetime.datetime | None:
-    """Return when the attempt begins, if it waits; no time that a wrong clock has set counts."""
+    """Return when the attempt begins, if it waits.
+
+    A time that a wrong clock has set does not count.
+    """
     begins_at = status.attempt_time
     return begins_at if begins_at and now < begins_at <= now + LONGEST_PAUSE else None
 
 
 def reclassify_as_disruption(status: job_status.JobStatus, view: View) -> job_status.JobStatus:
-    """Return the status with the latest restart counted as a disruption, if that shows by now.
+    """Return the status with the latest restart counted as a disruption, if it turns out to be one.
 
-    When a node dies its peers exit in seconds, and the cluster says so a minute later. Then one of
-    the attempt's old pods turns out to have been taken. The evaluator is nobody's peer.
+    When a node dies, the peers of its pods exit within seconds, but the cluster reports the node a
+    minute later. Then it shows that the cluster took one of the attempt's old pods. The evaluator
+    has no peers.
     """
     is_disrupted = any(
         ends.is_taken(pod)
@@ -110,7 +114,7 @@ def reclassify_as_disruption(status: job_status.JobStatus, view: View) -> job_st
 def count(
     status: job_status.JobStatus, cause: policies.Cause, number: int = 1
 ) -> job_status.JobStatus:
-    """Return the status with more, or fewer, restarts of a cause on record, which is the latest."""
+    """Return the status with more, or fewer, restarts of a cause, which becomes the latest."""
     field = "failure" if cause.bounded else "disruption"
     total = status.restarts.model_copy(update={field: getattr(status.restarts, field) + number})
     of_cause = max(0, status.restart_causes.get(cause.value, 0) + number)

@@ -1,4 +1,4 @@
-"""Workers that come and go: how many the job has, and when the number in the spec takes over."""
+"""Scaling: how many workers the job has, and when it gets the number in its spec."""
 
 import dataclasses
 import datetime
@@ -22,10 +22,10 @@ def selector(job: types.TFParallelJob) -> str:
 
 
 def in_force(layout: Layout, pods: tuple[observation.Pod, ...]) -> Layout:
-    """Return the layout with the workers that the job's attempt was begun with.
+    """Return the layout with the number of workers with which the job's attempt began.
 
-    Until it has a pod an attempt may still begin with those that the spec asks for. So does one
-    that follows a suspension, or an admission.
+    An attempt without pods may still begin with the number in the spec. So may an attempt that
+    follows a suspension or an admission.
     """
     job = layout.job
     waits = conditions.is_false(job.status, names.Condition.ADMITTED)
@@ -40,7 +40,7 @@ def in_force(layout: Layout, pods: tuple[observation.Pod, ...]) -> Layout:
 
 
 def due(status: job_status.JobStatus, view: View) -> datetime.datetime | None:
-    """Return when workers may be scaled; None: at once, because nothing trains that would lose."""
+    """Return when workers may be scaled; None: at once, because scaling interrupts no training."""
     if status.attempt_time is None or not completion.running(view):
         return None
     pause = datetime.timedelta(seconds=view.layout.job.spec.run_policy.scale_cooldown_seconds)
@@ -48,10 +48,10 @@ def due(status: job_status.JobStatus, view: View) -> datetime.datetime | None:
 
 
 def scaled(context: DecisionContext, status: job_status.JobStatus) -> job_status.JobStatus:
-    """Return the status that writes ahead that the job has other workers from now on.
+    """Return the status that writes the new number of workers ahead.
 
-    Replicas that need each other begin a new attempt. Of parameter servers and their workers the
-    chief alone runs again: it fixes the number of workers when it starts.
+    Replicas that need each other begin a new attempt. With parameter servers, only the chief
+    restarts, because it fixes the number of workers when it starts.
     """
     before, after = context.layout, context.requested
     status = status.model_copy(update={"workers": after.workers})

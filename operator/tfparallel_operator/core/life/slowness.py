@@ -1,4 +1,5 @@
-"""How training gets on, and what makes it slow, in words that change only with the cause."""
+"""Says whether training makes progress, and why it is slow, in words that change only with the
+cause."""
 
 import dataclasses
 import datetime
@@ -13,10 +14,10 @@ SILENCE = datetime.timedelta(seconds=60)
 """Twelve times as long as the coordinator pauses between two reports."""
 
 LONG_RUN = datetime.timedelta(minutes=10)
-"""Of an attempt: it counts as progress."""
+"""Duration of an attempt that counts as progress."""
 
 _STRAGGLES = 1.5
-"""Times the work of the median stage that makes a stage a straggler."""
+"""A stage is a straggler if it computes for so many times as long as the median stage."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -24,20 +25,20 @@ class Slowness:
     """Why training is slow."""
 
     cause: str
-    """A clause."""
+    """The cause, as a clause."""
     remedy: str
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Pace:
-    """How training gets on."""
+    """The progress of training."""
 
     status: job_status.JobStatus
     now: datetime.datetime
     must_report: bool
     """Whether the shipped trainer runs: a script reports only if it calls `fit`."""
     listening_since: datetime.datetime | None = None
-    """Since when reports are listened for; None: for longer than the job runs."""
+    """Since when this operator accepts reports; None: since before the job's start."""
 
     @property
     def report(self) -> job_status.ProgressStatus | None:
@@ -46,7 +47,7 @@ class Pace:
 
     @property
     def _silent_since(self) -> datetime.datetime | None:
-        """When the last report came, or training began; None: no report is awaited."""
+        """When the last report arrived, or training began; None: no report is expected."""
         reported_at = find_report_time(self.status)
         if reported_at is None and not self.must_report:
             return None
@@ -56,12 +57,13 @@ class Pace:
 
     @property
     def silent_at(self) -> datetime.datetime | None:
-        """When training counts as slow unless it reports; None: it does already, or never."""
+        """When training will count as slow unless it reports; None: it is slow already, or never
+        will be."""
         since = self._silent_since
         return None if since is None or since + SILENCE <= self.now else since + SILENCE
 
     def find_slowness(self, job_name: str) -> Slowness | None:
-        """Return why training is slow; None where nothing shows that it is."""
+        """Return why training is slow; None: nothing shows that it is."""
         if self._silent_since is not None and self.silent_at is None:
             return _describe_silence(self.report, job_name)
         if self.report is None:
@@ -70,7 +72,7 @@ class Pace:
 
 
 def find_report_time(status: job_status.JobStatus) -> datetime.datetime | None:
-    """Return when this attempt reported last; None: it has not yet."""
+    """Return the time of this attempt's last report; None: it has not reported yet."""
     reported_at = None if status.progress is None else status.progress.last_update_time
     began = status.attempt_time or status.start_time
     if reported_at is None or (began is not None and reported_at <= began):
@@ -79,9 +81,9 @@ def find_report_time(status: job_status.JobStatus) -> datetime.datetime | None:
 
 
 def count_restarts(status: job_status.JobStatus, now: datetime.datetime) -> int:
-    """Return how many restarts there are since training made progress, the next one included.
+    """Return the number of restarts since training made progress, including the next one.
 
-    A loss while the attempt waits for its beginning leads to no further one.
+    A loss while the attempt waits for its beginning leads to no further restart.
     """
     if has_run_long(status, now) or find_report_time(status) is not None:
         return 1
@@ -95,7 +97,7 @@ def has_run_long(status: job_status.JobStatus, now: datetime.datetime) -> bool:
 
 
 def parse_number(text: str | None) -> float | None:
-    """Return a number of a report; None where it is none: a pod may report any words."""
+    """Return a number of a report; None: it is no number, because a pod may report anything."""
     try:
         number = float(text or "")
     except ValueError:

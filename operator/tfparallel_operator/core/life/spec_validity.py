@@ -1,4 +1,4 @@
-"""Jobs whose newest spec cannot be used: what becomes of them, and how the status says it."""
+"""Handles jobs whose newest spec is unusable, and says so in the status."""
 
 import datetime
 
@@ -18,7 +18,7 @@ _TOO_LONG = (
 
 
 def find_problem_of_edit(requested: Layout, settings: installation.Settings) -> str | None:
-    """Say why a job that has begun cannot take its newest spec; None: it can."""
+    """Say why a job that has begun cannot use its newest spec; None: it can."""
     job = requested.job
     if not job.status.attempt:
         return None
@@ -31,7 +31,7 @@ def find_problem(
 ) -> str | None:
     """Say why this installation cannot start a job; None: it can.
 
-    A gang that is scheduled already stays so if the installation loses its scheduler.
+    If a gang is already scheduled, it stays so even if the installation loses its scheduler.
     """
     problem = None if is_gang_scheduled else gang.find_problem(layout, settings.gangs)
     return problem or _find_excess(layout, settings)
@@ -49,10 +49,10 @@ def _find_excess(layout: Layout, settings: installation.Settings) -> str | None:
 def decide_without_spec(
     invalid: observation.InvalidJob, children: observation.Children, now: datetime.datetime
 ) -> decision.Decision:
-    """Say what to write for a job of which no spec can be used.
+    """Decide about a job that has no usable spec.
 
-    One that never began fails, and the next generation of its spec is looked at again. One that has
-    begun, or that a newer version of the operator may know, is left alone.
+    If the job never began, it fails, and the operator checks the next generation of its spec. If it
+    has begun, or if a newer version of the operator may know its fields, the operator does nothing.
     """
     if invalid.status.attempt or invalid.is_of_newer_version:
         status, events = set_spec_condition(invalid.status, invalid.problem, now, None)
@@ -66,9 +66,9 @@ def set_spec_condition(
     now: datetime.datetime,
     in_force: int | None,
 ) -> tuple[job_status.JobStatus, tuple[decision.Event, ...]]:
-    """Say in a condition whether the newest spec can be used, where it once could not be.
+    """Say in a condition whether the newest spec is usable, if it was ever unusable.
 
-    `in_force` is the generation that the job keeps; None: no spec that can be used is known.
+    `in_force` is the generation that the job uses; None: no usable spec is known.
     """
     kind, reason = names.Condition.SPEC_INVALID, names.Reason.INVALID_SPEC
     if problem is None:
@@ -94,10 +94,10 @@ def set_spec_condition(
 def _reject(
     invalid: observation.InvalidJob, children: observation.Children, now: datetime.datetime
 ) -> decision.Decision:
-    """Fail a job that never had a spec that can be used.
+    """Fail a job that never had a usable spec.
 
-    Pods of a spec that was edited before the first status are deleted. They are left only if that
-    spec was too large to be on record.
+    Pods of a spec that was edited before the first status are deleted. They stay only if that spec
+    was too large for the record.
     """
     status, problem = invalid.status, invalid.problem
     deletions = ending.delete_pods(children.pods)

@@ -1,12 +1,12 @@
 """The start of an attempt. The pods of a new job come before its first status.
 
-Everywhere else the status is written ahead: it records an attempt before the pods of that attempt
-exist. A new job has no status that its pods could contradict, and their labels name attempt 1. So
-they come first, and the next decision records the attempt. While 100 jobs of 10 pods start, this
-takes 0.87 of the time, because a status costs the API server as much as four pods.
+For every other attempt, the status is written ahead: it records the attempt before its pods exist.
+A new job has no status that its pods could contradict, and the labels of the pods name attempt 1.
+So the pods come first, and the next decision records the attempt. A status costs the API server as
+much as four pods, so 100 jobs of 10 pods start in 0.87 of the time.
 
-Before that status somebody may edit or suspend the job, or the operator may end. `begin` starts
-attempt 2 if the pods are of another spec, and `adopt_attempt` records attempt 1 of a job that does
+Before that status, somebody may edit or suspend the job, or the operator may die. `begin` starts
+attempt 2 if the pods belong to another spec. `adopt_attempt` records attempt 1 of a job that does
 not train.
 """
 
@@ -53,9 +53,10 @@ def begin(
 
 
 def may_precede_status(context: DecisionContext, decided: decision.Decision) -> bool:
-    """Whether the pods of a decision come before its status: those of a new job.
+    """Whether the pods of a decision come before its status, as for a new job.
 
-    Other jobs find the ports of nodes that a job takes in its status, so these need it first.
+    A job that reserves ports of nodes needs its status first, because other jobs find the ports
+    there.
     """
     is_new = context.job.status == job_status.JobStatus() and not context.children.pods
     has_pods = any(manifest["kind"] == "Pod" for manifest in decided.creations)
@@ -82,7 +83,7 @@ def _has_pods_of_other_spec(context: DecisionContext) -> bool:
 
 
 def _restarts_in_place(context: DecisionContext) -> str:
-    """Say which fields of templates ask for restarts in place; empty: none does."""
+    """Say which fields of templates request restarts in place; empty: none does."""
     fields = [
         f"{role.value}.template.spec.{kind}[{number}].{field}"
         for role, spec in context.layout.specs.items()

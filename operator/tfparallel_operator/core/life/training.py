@@ -32,7 +32,7 @@ _REFUSED = names.Condition.CREATION_REFUSED
 
 
 def train(context: DecisionContext) -> decision.Decision:
-    """Bring a job that may run one step on."""
+    """Decide about a job that may run."""
     before = context
     context, events = start.begin(context)
     decided = _fail_at_deadline(context)
@@ -61,7 +61,7 @@ def _fail_at_deadline(context: DecisionContext) -> decision.Decision | None:
 
 
 def _go_on(context: DecisionContext, continuation: recovery.Continuation) -> decision.Decision:
-    """Scale a job when it is time to; else say how it is, and create what is missing."""
+    """Scale a job if its time has come. Else update its conditions, and create missing objects."""
     wake_at = continuation.wake_at
     if not continuation.settling and context.requested.workers != continuation.status.workers:
         scale_at = scaling.due(continuation.status, continuation.view)
@@ -112,7 +112,7 @@ def _go_on(context: DecisionContext, continuation: recovery.Continuation) -> dec
 
 
 def _scale(context: DecisionContext, status: job_status.JobStatus) -> decision.Decision:
-    """Write ahead that the job has other workers, and delete what has to run again for it."""
+    """Write the new number of workers ahead, and delete the pods that have to restart for it."""
     reason = names.Reason.REPLICAS_SCALED
     action, again = names.EventAction.RESTART_WITH_CHIEF, "the chief runs"
     if context.layout.is_gang:
@@ -161,7 +161,7 @@ def _pods(
 ) -> list[decision.Manifest]:
     """Build the pods of missing replicas whose names are free.
 
-    A replica that has vanished waits for the answer to its loss, while another loss settles.
+    While another loss settles, a vanished replica waits for the decision about its own loss.
     """
     occupied = {*(old.replica for old in view.stale), *view.vanished}
     builder = pod_builder.PodBuilder(context.layout, context.settings, status)

@@ -1,4 +1,4 @@
-"""What a job's replicas need in a cluster: pods, and what they read, mount and connect to.
+"""Builds the objects of a job's replicas: pods, and the objects that pods read, mount and use.
 
 - `pod_builder`: the pod of a replica.
 - `trainer_container`, `sources`: what the shipped trainer adds to it.

@@ -1,7 +1,8 @@
-"""The claims of a job that its templates ask for. Pure.
+"""Builds the claims of a job from its claim templates. Pure.
 
-A claim is created with every set of pods, so that nothing has to be observed: it exists already, or
-a person has deleted it. It carries the job's label; only with whenDeleted Delete it has an owner.
+The operator creates the claims again with every set of pods, so it does not have to observe them.
+Either a claim exists already, or a person has deleted it. A claim carries the job's label. It has
+an owner only with whenDeleted Delete.
 """
 
 from tfparallel_operator.api import claims, types
@@ -10,7 +11,7 @@ from tfparallel_operator.core.pods import ownership
 
 
 def name(job: types.TFParallelJob, claim: str) -> str:
-    """Return the claim's name in the cluster: that of a template, or its own."""
+    """Return the name of the claim in the cluster, given the name of a template or of a claim."""
     templates = {template.metadata.name for template in job.spec.volume_claim_templates}
     return f"{job.metadata.name}-{claim}" if claim in templates else claim
 

@@ -1,7 +1,7 @@
-"""TF_CONFIG: the cluster and a replica's task, right under TensorFlow's own rules for every role.
+"""TF_CONFIG: the cluster and a replica's task, by TensorFlow's own rules for each role.
 
 TensorFlow 2 accepts the jobs chief, worker, ps and evaluator, with at most one chief and one
-evaluator. It wants the evaluator in no cluster but its own.
+evaluator. The evaluator must be in no cluster but its own.
 """
 
 from typing import Any
@@ -11,19 +11,22 @@ from tfparallel_operator.core import replicas
 from tfparallel_operator.core.layout import Layout, compact
 
 SHARED_VARIABLE = "TFPARALLEL_CLUSTER"
-"""The variable that the kubelet fills in from the ConfigMap, and then TF_CONFIG with it."""
+"""The variable that the kubelet fills in from the ConfigMap, and that TF_CONFIG contains."""
 
 LONGEST_VARIABLE = 131_071
-"""Bytes of an environment variable that Linux starts a program with, its name included."""
+"""Maximum bytes of an environment variable on Linux, including its name."""
 
 _LONGEST_ADDRESS = 150
-"""Bytes of an address with two names of 63 and a port, and its share of what is around it."""
+"""Maximum bytes of an address: two names of 63 bytes, a port, and its share of the JSON."""
 
 
 def tf_config(layout: Layout, replica: replicas.Replica, *, shares_cluster: bool = False) -> str:
-    """Return the TF_CONFIG of a replica as compact JSON, or what becomes it where it is shared.
+    """Return the TF_CONFIG of a replica as compact JSON.
 
-    The shipped trainer reads the cluster from a file. For other commands the kubelet fills it in.
+    If the cluster is shared, it is incomplete.
+
+    The shipped trainer then reads the cluster from a file. For other commands, the kubelet fills it
+    in.
     """
     task = f'"task":{{"type":"{replica.role.task_type}","index":{replica.index}}}'
     if shares_cluster and layout.job.spec.trainer is not None:
@@ -37,10 +40,11 @@ def tf_config(layout: Layout, replica: replicas.Replica, *, shares_cluster: bool
 
 
 def is_shared(layout: Layout, above: int | None) -> bool:
-    """Whether the replicas share the cluster in the ConfigMap instead of each having a copy.
+    """Whether the replicas share the cluster in the ConfigMap, instead of a copy for each.
 
-    Dynamic workers know few peers. Where workers may come and go, the shipped trainer needs a bound
-    to share one that never changes, and other commands expect no worker that is yet to come.
+    Dynamic workers know few peers. If workers may be added and removed, the shipped trainer needs a
+    maximum, so that the shared cluster never changes. Other commands do not expect workers that do
+    not exist yet.
     """
     spec = layout.job.spec
     if above is None or spec.enable_dynamic_worker:
@@ -51,10 +55,10 @@ def is_shared(layout: Layout, above: int | None) -> bool:
 
 
 def shared(layout: Layout) -> str:
-    """Return the cluster that replicas share as compact JSON.
+    """Return the shared cluster as compact JSON.
 
-    For the shipped trainer it has every worker that may ever come, and the evaluator. The pods say
-    how many workers there are, and the evaluator is for itself alone to know.
+    For the shipped trainer, it contains every worker that scaling may add, and the evaluator. A
+    variable of the pods says how many workers exist, and only the evaluator uses its own address.
     """
     if layout.job.spec.trainer is None:
         return layout.cluster_json
@@ -66,7 +70,7 @@ def shared(layout: Layout) -> str:
 
 
 def excess(layout: Layout) -> int:
-    """Return by how many bytes TF_CONFIG is longer than a pod can be started with; 0: it fits."""
+    """Return by how many bytes TF_CONFIG is too long for a pod; 0: it fits."""
     if len(layout.all_replicas) * _LONGEST_ADDRESS <= LONGEST_VARIABLE:
         return 0
     ends = layout.all_replicas[0], layout.all_replicas[-1]
@@ -75,10 +79,10 @@ def excess(layout: Layout) -> int:
 
 
 def _cluster_of(layout: Layout, replica: replicas.Replica) -> dict[str, Any]:
-    """Return the cluster as a replica knows it that knows another one than its peers.
+    """Return the cluster of a replica that sees another cluster than its peers.
 
-    The evaluator knows itself. Of dynamic workers each knows itself by its index alone, and servers
-    know none, so that workers may come and go; chief and evaluator know all.
+    The evaluator sees only itself. A dynamic worker sees only itself, by its index, and servers see
+    no workers, so that workers may be added and removed. Chief and evaluator see all.
     """
     cluster: dict[str, Any] = dict(layout.cluster)
     if replica.role is types.Role.EVALUATOR:

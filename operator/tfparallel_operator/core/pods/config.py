@@ -1,8 +1,8 @@
-"""The ConfigMap of a job: what the trainer reads as files, and the record of the last valid spec.
+"""The ConfigMap of a job: the trainer's files, and the record of the last valid spec.
 
-The record is what the job continues with if its spec is made invalid. It is here because the
-ConfigMap belongs to the job, outlives the operator, and has room: a spec within the status or an
-annotation would double what `kubectl get -o yaml` shows and every watch carries.
+If the job's spec becomes invalid, the job continues with the record. The ConfigMap belongs to the
+job, outlives the operator, and has room for it. In the status or in an annotation, the spec would
+double the output of `kubectl get -o yaml` and the traffic of every watch.
 """
 
 import hashlib
@@ -18,12 +18,14 @@ CLUSTER_KEY = "cluster.json"
 CA_FILE_KEY = "ca.crt"
 SPEC_KEY = "spec.json"
 LARGEST_DATA = 1_000_000
-"""Bytes of data in a ConfigMap, which the API server bounds by 1 MiB: beyond it the record of the
-spec is left out."""
+"""Maximum bytes of data in the ConfigMap, because the API server allows 1 MiB.
+
+If the data are larger, the record of the spec is left out.
+"""
 
 
 def name(job_name: str) -> str:
-    """Return the name of the ConfigMap of the job of a name."""
+    """Return the name of a job's ConfigMap."""
     return f"{job_name}-tfparallel"
 
 
@@ -55,9 +57,9 @@ def manifest(layout: Layout, settings: installation.Settings) -> decision.Manife
 
 
 def fingerprint(layout: Layout, settings: installation.Settings) -> str:
-    """Return what the content of the ConfigMap depends on, in short.
+    """Return a fingerprint of the values on which the content of the ConfigMap depends.
 
-    The generation stands for all of the spec, so that no look at a job builds the content.
+    The generation represents the whole spec, so that a reconcile need not build the content.
     """
     ports = layout.host_ports
     shares_cluster = cluster_spec.is_shared(layout, settings.share_above)
@@ -71,7 +73,7 @@ def changes(
     settings: installation.Settings,
     config_map: observation.Config | None,
 ) -> tuple[decision.Change, ...]:
-    """Write the ConfigMap again when what it was made from has changed."""
+    """Write the ConfigMap again if the values have changed from which it was built."""
     if config_map is None:
         return ()
     is_ours = config_map.installation in ("", settings.installation)
@@ -98,8 +100,10 @@ def mount(container: containers.Container, job: types.TFParallelJob) -> None:
 
 
 def share_cluster(container: containers.Container, layout: Layout) -> None:
-    """Give a container the cluster of the ConfigMap, in place: the shipped trainer as a file, which
-    may be longer than a variable."""
+    """Give a container the shared cluster, in place.
+
+    The shipped trainer reads it from a file, because it may be too long for a variable.
+    """
     if layout.job.spec.trainer is None:
         reference = {"name": name(layout.job.metadata.name), "key": CLUSTER_KEY}
         source = {"configMapKeyRef": reference}

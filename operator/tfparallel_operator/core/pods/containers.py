@@ -1,4 +1,4 @@
-"""A container and the spec of its pod, and additions to both, in place; what a user writes wins."""
+"""A container with its pod's spec, and additions to both, in place. Values of the user win."""
 
 import dataclasses
 from collections.abc import Mapping
@@ -27,14 +27,14 @@ class Container:
 
     @property
     def failure_file(self) -> str:
-        """The file that the kubelet reads what the container says of its end from."""
+        """The file from which the kubelet reads the container's termination message."""
         path: str = self.spec.get("terminationMessagePath") or _FAILURE_FILE
         return path
 
     def mount(
         self, name: str, path: str, volume: Mapping[str, Any], *, read_only: bool = True
     ) -> None:
-        """Add a volume to the pod and mount it, unless the pod has one of this name."""
+        """Add a volume to the pod and mount it, unless the pod has a volume of this name."""
         volumes = self.pod_spec.setdefault("volumes", [])
         if not any(present.get("name") == name for present in volumes):
             volumes.append({"name": name, **volume})

@@ -1,8 +1,8 @@
-"""Variables of a container that use each other, as `$(NAME)`. Pure.
+"""Orders the variables of a container that use each other, as `$(NAME)`. Pure.
 
-The kubelet fills in a name only from the variables before it in the list, and leaves any other as
-it is written. Here the operator, the installation's defaults, `trainer.env` and the template add to
-one list, and none of them can know the place of another's variables.
+The kubelet replaces a name only by variables that come earlier in the list, and leaves any other
+name as it is. The operator, the installation's defaults, `trainer.env` and the template all add to
+one list. None of them can know the position of another's variables.
 """
 
 import re
@@ -13,7 +13,7 @@ _REFERENCE = re.compile(r"\$\$|\$\(([^)]{0,255})\)")
 
 
 def expand(text: str, variables: Mapping[str, str]) -> str:
-    """Fill in `$(NAME)` as Kubernetes does: an unknown name stays as it is, `$$` is one `$`."""
+    """Replace `$(NAME)` as Kubernetes does: an unknown name stays, and `$$` becomes `$`."""
 
     def replaced(match: re.Match[str]) -> str:
         if match[0] == "$$":
@@ -26,9 +26,9 @@ def expand(text: str, variables: Mapping[str, str]) -> str:
 
 
 def order(variables: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
-    """Return the same variables, each behind those that it uses.
+    """Return the same variables, each after the variables that it uses.
 
-    Those that are in order already stay where they are; of a circle one comes first.
+    If the order is right already, it stays. In a circle, one of the variables comes first.
     """
     places: dict[Any, int] = {}
     for position, variable in enumerate(variables):

@@ -1,4 +1,4 @@
-"""What containers with accelerators need: shared memory, and settings of NCCL."""
+"""Gives containers with accelerators shared memory, and settings of NCCL."""
 
 from typing import Any
 
@@ -8,11 +8,16 @@ from tfparallel_operator.core.pods import containers, memory
 SHM_DIR = "/dev/shm"  # noqa: S108 (the container's own)
 SHM_VOLUME = "tfparallel-shm"
 SHM_MEBIBYTES_PER_GPU = 1024
-"""NCCL takes some 10 MiB for each pair of GPUs and channel; container runtimes give 64 MiB."""
+"""Bytes of shared memory for each accelerator.
+
+NCCL needs some 10 MiB for each pair of GPUs and each channel, but container runtimes give 64 MiB.
+"""
 
 _GPUS_OF_CLAIMS = 8
-"""A claim of dynamic resource allocation does not say how many devices it stands for: the most of
-a usual node. The size of /dev/shm is a limit, which takes no memory."""
+"""Assumed number of devices of a claim of dynamic resource allocation, which does not say it.
+
+It is the maximum of a usual node. The size of /dev/shm is only a limit, and takes no memory.
+"""
 
 _MEBIBYTE = 1024**2
 
@@ -22,11 +27,12 @@ SETTINGS = {
 }
 """Variables of every container with accelerators.
 
-RCCL of AMD reads NCCL's, and what is no GPU has no reader of either."""
+RCCL of AMD reads those of NCCL. Other accelerators ignore them.
+"""
 
 
 def prepare(container: containers.Container) -> None:
-    """Give a container with accelerators what it lacks of shared memory and settings, in place."""
+    """Add missing shared memory and settings to a container with accelerators, in place."""
     count = _count(container.spec)
     if not count:
         return
@@ -47,7 +53,7 @@ def _count(container: dict[str, Any]) -> int:
 
 
 def _shared_mebibytes(container: dict[str, Any], count: int) -> int:
-    """Return the size of /dev/shm: what is written there counts as the container's memory."""
+    """Return the size of /dev/shm. Its content counts as memory of the container."""
     size = count * SHM_MEBIBYTES_PER_GPU
     limits = container["resources"].get("limits") or {}
     limit = memory.parse(str(limits.get("memory", "")))

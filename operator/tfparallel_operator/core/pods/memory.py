@@ -1,4 +1,4 @@
-"""Memory that a container asks for, and how it grows after it ran out of it."""
+"""The memory of a container, and its growth after the container ran out of it."""
 
 import math
 from typing import Any
@@ -9,7 +9,7 @@ _MEBIBYTE = 1024**2
 
 
 def grow(container: dict[str, Any], policy: policies.OutOfMemory, times: int) -> None:
-    """Raise a container's request and limit of memory, where it has them, in place."""
+    """Raise the memory request and limit of a container, if it has them, in place."""
     resources = container.get("resources") or {}
     for kind in ("requests", "limits"):
         amounts = resources.get(kind) or {}
@@ -18,7 +18,7 @@ def grow(container: dict[str, Any], policy: policies.OutOfMemory, times: int) ->
 
 
 def grown(quantity: str, policy: policies.OutOfMemory, times: int) -> str:
-    """Return a quantity after some growths, in whole Mi; never less than it was."""
+    """Return a quantity after it has grown some times, in whole Mi, and never less than before."""
     before, most = parse(quantity), parse(policy.max_memory)
     if before is None or most is None or before >= most:
         return quantity
@@ -29,6 +29,6 @@ def grown(quantity: str, policy: policies.OutOfMemory, times: int) -> str:
 
 
 def parse(quantity: str) -> int | None:
-    """Return the bytes of a quantity such as 1.5Gi, rounded up; None when it is none."""
+    """Return the bytes of a quantity such as 1.5Gi, rounded up; None: it is invalid."""
     number = quantities.parse(quantity)
     return None if number is None else math.ceil(number)

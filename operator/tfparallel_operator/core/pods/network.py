@@ -7,9 +7,12 @@ from tfparallel_operator.core.pods import config, ownership
 
 
 def service(layout: Layout) -> decision.Manifest:
-    """Build the one headless Service: names resolve before pods are ready, as servers need it.
+    """Build the job's headless Service.
 
-    It is there before the pods, because a scheduler spreads those of a Service over the nodes.
+    Its names resolve before pods are ready, as servers need it.
+
+    The operator creates it before the pods, because a scheduler spreads the pods of a Service over
+    the nodes.
     """
     return {
         "apiVersion": "v1",
@@ -25,10 +28,10 @@ def service(layout: Layout) -> decision.Manifest:
 
 
 def policy(job: types.TFParallelJob) -> decision.Manifest:
-    """Build the NetworkPolicy: pods take connections from the job's pods and from nobody else.
+    """Build the NetworkPolicy: pods accept connections only from pods of the same job.
 
-    It says nothing of ports: NCCL takes any that are free. What pods connect to is not restricted:
-    data, images and the progress endpoint are anywhere.
+    It allows all ports, because NCCL uses any free port. It does not restrict outgoing connections,
+    because data, images and the progress endpoint may be anywhere.
     """
     pods = {"podSelector": {"matchLabels": ownership.labels(job)}}
     return {

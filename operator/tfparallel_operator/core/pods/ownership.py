@@ -1,4 +1,4 @@
-"""Labels and metadata of what the operator makes for a job."""
+"""Labels and metadata of the objects that the operator creates for a job."""
 
 from typing import Any
 
@@ -6,12 +6,12 @@ from tfparallel_operator.api import names, types
 
 
 def labels(job: types.TFParallelJob) -> dict[str, str]:
-    """Return the labels that every child carries and that children are watched by."""
+    """Return the labels of every child, by which the operator watches children."""
     return {names.LABEL_MANAGED_BY: names.MANAGED_BY, names.LABEL_JOB: job.metadata.name}
 
 
 def metadata(job: types.TFParallelJob, name: str) -> dict[str, Any]:
-    """Return the metadata of a child: it belongs to the job and goes with it."""
+    """Return the metadata of a child, which is deleted with the job."""
     return {
         "name": name,
         "namespace": job.metadata.namespace,

@@ -1,4 +1,4 @@
-"""Pods of replicas, from a role's template or the shipped trainer's. Pure: a repeat is equal."""
+"""Builds the pods of replicas, from a role's template or for the shipped trainer. Pure."""
 
 import copy
 import functools
@@ -26,14 +26,14 @@ from tfparallel_operator.core.status import replica_records
 from tfparallel_trainer.contract import environment
 
 _TF_CONFIG = {"name": environment.TF_CONFIG, "value": f"$({cluster_spec.SHARED_VARIABLE})"}
-"""The place of TF_CONFIG among the variables of a role; each replica has its own there."""
+"""A placeholder for TF_CONFIG among the variables of a role. Each replica gets its own value."""
 
 
 class PodBuilder:
-    """Builds the pods of the attempt in a status of a job.
+    """Builds the pods of the current attempt of a job.
 
-    The pods of a role differ in few fields, so the others are built once and shared. Who changes a
-    pod may set fields of its metadata and its spec, and never changes one in depth.
+    The pods of a role differ in few fields, so the other fields are built once and shared. A caller
+    may set fields of a pod's metadata and spec, but must not change their values in place.
     """
 
     def __init__(
@@ -78,7 +78,8 @@ class PodBuilder:
     def _for_replica(
         self, shared: containers.Container, replica: replicas.Replica
     ) -> dict[str, Any]:
-        """Return the container that trains with the replica's port and its place in the cluster."""
+        """Return the container that trains, with the replica's port and its position in the
+        cluster."""
         ports = shared.spec.get("ports") or []
         if not any(port.get("name") == names.PORT_NAME for port in ports):
             port = {"name": names.PORT_NAME, "containerPort": self._layout.port(replica)}
@@ -91,7 +92,7 @@ class PodBuilder:
         return {**shared.spec, "ports": ports, "env": env}
 
     def _build_shared(self, role: types.Role, coordinates: bool) -> decision.Manifest:
-        """Build what the pods of a role have in common, or what the coordinator alone has."""
+        """Build the fields that the pods of a role share, or those of the coordinator."""
         job, settings, spec = self._job, self._settings, self._layout.specs[role]
         template = copy.deepcopy(spec.template) or {}
         template["spec"] = template.get("spec") or {}
@@ -134,7 +135,7 @@ class PodBuilder:
         return {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": pod_spec}
 
     def _fill_container(self, container: containers.Container, spec: types.ReplicaSpec) -> None:
-        """Add the devices and the variables that any command gets."""
+        """Add the devices, and the variables that every command gets."""
         if spec.devices is not None:
             request_devices(container.spec.setdefault("resources", {}), spec)
         container.set_env(environment.JOB_UID, self._job.metadata.uid)
@@ -160,7 +161,7 @@ def request_devices(resources: dict[str, Any], spec: types.ReplicaSpec) -> None:
 
 
 def _container(pod_spec: dict[str, Any]) -> containers.Container:
-    """Return the container that trains, added to the pod where the template has none."""
+    """Return the container that trains. If the template has none, add it to the pod."""
     listed: list[dict[str, Any]] = pod_spec.setdefault("containers", [])
     if not any(container.get("name") == names.CONTAINER for container in listed):
         listed.append({"name": names.CONTAINER})

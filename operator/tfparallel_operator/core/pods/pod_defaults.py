@@ -1,14 +1,17 @@
-"""What the installation adds to pods where a job's template is silent. Pure."""
+"""Fills in fields that a job's template leaves out with the installation's defaults. Pure."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 _CONTAINERS = ("containers", "initContainers")
-"""Lists whose items of one name are merged; in others the job's item replaces the default."""
+"""Lists in which items of the same name are merged.
+
+In other lists, the job's item replaces the default.
+"""
 
 
 def merge(defaults: Mapping[str, Any], template: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the fields of both; where both have one, the template's."""
+    """Return the fields of both. If both have a field, the template's value wins."""
     merged = dict(defaults)
     for name, value in template.items():
         default = defaults.get(name)
@@ -22,7 +25,7 @@ def merge(defaults: Mapping[str, Any], template: Mapping[str, Any]) -> dict[str,
 
 
 def _merge_lists(defaults: Sequence[Any], items: Sequence[Any], *, deep: bool) -> list[Any]:
-    """Return the items of both; of those with one key, the template's in the default's place."""
+    """Return the items of both. If two have the same key, the template's replaces the default."""
     by_key: dict[str | None, list[Any]] = {}
     for item in items:
         if key := _key(item):
@@ -35,7 +38,7 @@ def _merge_lists(defaults: Sequence[Any], items: Sequence[Any], *, deep: bool) -
 
 
 def _key(item: Any) -> str | None:
-    """Return what tells an item of a list from the others; tolerations have nothing."""
+    """Return the key of an item of a list. Tolerations have none."""
     key: str | None = None
     if isinstance(item, Mapping):
         key = item.get("mountPath") or item.get("name")

@@ -1,4 +1,4 @@
-"""How the coordinator's pod reaches the progress endpoint: its address, a token, certificates."""
+"""Gives the coordinator's pod the address of the progress endpoint, a token, and certificates."""
 
 from tfparallel_operator.api import names, paths, types
 from tfparallel_operator.core import installation
@@ -15,14 +15,14 @@ def path(namespace: str, name: str) -> str:
 
 
 def audience(uid: str) -> str:
-    """Return the audience of a job's token: one job's token is worth nothing for another."""
+    """Return the audience of a job's token, which makes it useless for other jobs."""
     return f"{names.GROUP}/{uid}"
 
 
 def prepare(
     container: containers.Container, job: types.TFParallelJob, settings: installation.Settings
 ) -> None:
-    """Have a container report the job's progress, in place."""
+    """Let a container report the job's progress, in place."""
     url = f"{settings.progress_url}{path(job.metadata.namespace, job.metadata.name)}"
     container.set_env(environment.PROGRESS_URL, url)
     token = {

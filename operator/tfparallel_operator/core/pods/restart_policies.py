@@ -1,4 +1,5 @@
-"""Restarts in place that a template asks the kubelet for: only the operator restarts replicas."""
+"""Removes the restarts in place that a template requests of the kubelet, because only the operator
+restarts replicas."""
 
 from collections.abc import Iterator, Mapping
 from typing import Any
@@ -8,13 +9,13 @@ _KINDS = ("initContainers", "containers")
 _SIDECAR = "Always"
 
 Place = tuple[str, int, str]
-"""Kind of a container, its number and the field."""
+"""The list of a container, its index there, and the field."""
 
 
 def find(pod_spec: Mapping[str, Any]) -> Iterator[Place]:
     """Yield the fields of containers by which the kubelet would restart them.
 
-    `Always` of an init container stays: it makes a sidecar of it.
+    `Always` of an init container stays, because it makes the container a sidecar.
     """
     for kind in _KINDS:
         containers = pod_spec.get(kind)

@@ -1,7 +1,8 @@
-"""What jobs may use of their namespace and their nodes, where the installation restricts it. Pure.
+"""Finds what a job uses of its namespace and its nodes, and whether restrictions allow it. Pure.
 
-The pod that would be created is looked at, so that no field of a job can be overlooked. So is what
-`pod_defaults` adds: a job can mount its volumes, and run a program in a container of its name.
+The check looks at the pod that the operator would create, so it cannot overlook a field of the job.
+It covers the additions of `pod_defaults` too, because a job can mount their volumes, and run a
+program in a container of their name.
 """
 
 import dataclasses
@@ -20,7 +21,7 @@ _DEFAULTS = "jobs.podDefaults"
 """The chart's value of the defaults."""
 
 MAX_SECRETS = 100
-"""Of a job, where their labels decide."""
+"""Maximum number of Secrets of a job, if their labels decide."""
 
 _CONTAINERS = ("initContainers", "containers", "ephemeralContainers")
 _HOST_NAMESPACES = ("hostNetwork", "hostPID", "hostIPC")
@@ -34,7 +35,7 @@ _CAPABILITIES = frozenset(
 """Those that the Pod Security level baseline allows, and the one that RDMA needs."""
 
 _APPARMOR = "container.apparmor.security.beta.kubernetes.io/"
-"""Begins annotations that name a container's profile, as before Kubernetes 1.30."""
+"""Prefix of the annotations that named a container's profile before Kubernetes 1.30."""
 
 _UNCONFINED = "Unconfined"
 _SELINUX_TYPES = ("", "container_t", "container_init_t", "container_kvm_t", "container_engine_t")
@@ -43,7 +44,10 @@ _SELINUX_TYPES = ("", "container_t", "container_init_t", "container_kvm_t", "con
 _PROBES = ("livenessProbe", "readinessProbe", "startupProbe")
 _HOOKS = ("postStart", "preStop")
 _REQUESTS = ("httpGet", "tcpSocket")
-"""What the kubelet sends from the node, to the pod unless `host` names another place."""
+"""Requests that the kubelet sends from the node.
+
+They go to the pod, unless `host` names another address.
+"""
 
 _SECRET_VOLUMES = {
     "azureFile": "secretName",
@@ -61,7 +65,7 @@ _SECRET_VOLUMES = {
 
 
 class Kind(enum.StrEnum):
-    """What a field uses."""
+    """The kind of a use."""
 
     SERVICE_ACCOUNT = "service account"
     HOST = "host access"
@@ -70,7 +74,7 @@ class Kind(enum.StrEnum):
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Use:
-    """A field of a job and what it uses."""
+    """A field of a job, and what it uses."""
 
     kind: Kind
     value: str
@@ -78,11 +82,11 @@ class Use:
 
 
 _Field = tuple[str, Any]
-"""A path and what is there."""
+"""A path and the value there."""
 
 
 def find_uses(layout: Layout, settings: installation.Settings) -> tuple[Use, ...]:
-    """Return what the pods of a job would use, each use once, by the first field that names it."""
+    """Return all uses of the pods of a job. Each has the first field that names it."""
     listed: dict[tuple[Kind, str], Use] = {}
     for use in _visit_job(layout, settings):
         listed.setdefault((use.kind, use.value), use)
@@ -126,9 +130,9 @@ def find_problem(
 def find_problem_of_defaults(
     pod_defaults: Mapping[str, Any], restrictions: installation.Restrictions
 ) -> str:
-    """Say what of the installation's defaults no job may have; empty: nothing.
+    """Say which of the installation's defaults its restrictions forbid; empty: none.
 
-    Labels of Secrets are left out, because each namespace has its own.
+    It does not check labels of Secrets, because each namespace has its own Secrets.
     """
     allowed = dataclasses.replace(restrictions, secret_labels={})
     problems = (find_problem(use, allowed, {}) for use in _visit_defaults(pod_defaults))
@@ -136,9 +140,10 @@ def find_problem_of_defaults(
 
 
 def find_many_secrets(uses: Iterable[Use]) -> str:
-    """Say that a job names more Secrets than the labels are read of; empty: it does not.
+    """Say that a job names too many Secrets, because reading their labels takes requests; empty: it
+    does not.
 
-    Each takes a request, so that one job could have the operator do nothing else.
+    Otherwise a single job could keep the operator busy.
     """
     count = sum(use.kind is Kind.SECRET for use in uses)
     if count <= MAX_SECRETS:
@@ -150,7 +155,7 @@ def find_many_secrets(uses: Iterable[Use]) -> str:
 
 
 def visit_pod(spec: Mapping[str, Any], above: str) -> Iterator[Use]:
-    """Yield what a pod uses by the fields of its spec, which stands at a path."""
+    """Yield the uses in a pod's spec, which is at a path of the job."""
     name = "serviceAccountName" if spec.get("serviceAccountName") else "serviceAccount"
     if account := _account(spec):
         yield Use(Kind.SERVICE_ACCOUNT, account, f"{above}.{name}")
@@ -168,14 +173,14 @@ def visit_pod(spec: Mapping[str, Any], above: str) -> Iterator[Use]:
 
 
 def visit_annotations(annotations: Mapping[str, Any], above: str) -> Iterator[Use]:
-    """Yield what a pod uses by its annotations, which stand at a path."""
+    """Yield the uses in a pod's annotations, which are at a path of the job."""
     for name, profile in annotations.items():
         if name.startswith(_APPARMOR) and profile == _UNCONFINED.lower():
             yield Use(Kind.HOST, "an unconfined AppArmor profile", f"{above}[{name}]")
 
 
 def _visit_job(layout: Layout, settings: installation.Settings) -> Iterator[Use]:
-    """Yield uses by the fields of the job, and then those of its pods that no field explained."""
+    """Yield the uses in fields of the job, and then those of its pods that no field explains."""
     job = layout.job
     if job.spec.host_network:
         yield Use(Kind.HOST, "hostNetwork", "spec.hostNetwork")
@@ -281,7 +286,10 @@ def _secret(name: Any, path: str) -> Iterator[Use]:
 
 
 def _account(spec: Mapping[str, Any]) -> str:
-    """Return the account of a pod; an older name of the field counts where the newer is absent."""
+    """Return the service account of a pod.
+
+    The deprecated name of the field counts if the new one is absent.
+    """
     return str(spec.get("serviceAccountName") or spec.get("serviceAccount") or "")
 
 

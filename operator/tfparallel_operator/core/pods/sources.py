@@ -1,7 +1,7 @@
-"""How code and packages come to a replica: by a ConfigMap, or by an init container. Pure.
+"""Brings code and packages to a replica, by a ConfigMap or an init container. Pure.
 
 The init container runs `tfparallel_trainer.source` with the image, the variables and the volumes of
-the container that trains. So it reaches an index of packages with the job's own credentials.
+the container that trains. So it can use the job's credentials for a package index.
 """
 
 import copy
@@ -26,18 +26,19 @@ _COPIED = (
     "terminationMessagePath",
 )
 _RESOURCES = ("cpu", "memory", "ephemeral-storage")
-"""What an init container asks for like the container that trains; devices it needs none."""
+"""Resources that an init container requests like the container that trains. It needs no devices."""
 
 _ARCHIVE_LIMIT = f"{4 * source_code.MAX_BYTES // 1_000_000}M"
-"""Disk that an unpacked archive may take: each file takes whole blocks, and folders some more."""
+"""Maximum disk space of an unpacked archive, including the blocks of small files and folders."""
 
 _PYTHON_PATH = "PYTHONPATH"
 
 
 def add(container: containers.Container, source: source_code.Source | None) -> None:
-    """Give the container that trains the job's code and packages, all that the user asks for first.
+    """Give the container that trains the job's code and packages, before any setting of the user
+    applies.
 
-    Without a source the code is the image's.
+    Without a source, the image contains the code.
     """
     container.set_env(environment.SOURCE_DIR, folder(source))
     if source is not None:
@@ -45,14 +46,14 @@ def add(container: containers.Container, source: source_code.Source | None) -> N
 
 
 def folder(source: source_code.Source | None) -> str:
-    """Return where the container sees the code, in which the code runs, as it does locally."""
+    """Return the folder of the code in the container. The code runs there, as it does locally."""
     return paths.WORKSPACE_DIR if source is None else paths.SOURCE_DIR
 
 
 def fill(
     container: containers.Container, mount: Mapping[str, Any], source: source_code.Source
 ) -> None:
-    """Have an archive and packages in a volume that a template mounts itself, in place.
+    """Put an archive and packages into a volume that a template mounts itself, in place.
 
     Args:
         container: the one that trains.
@@ -83,7 +84,7 @@ def _add_source(container: containers.Container, source: source_code.Source) -> 
 
 
 def _init_container(container: containers.Container, folder: str) -> containers.Container:
-    """Build the init container that fills a folder, without what it fetches."""
+    """Build the init container that fills a folder, without its mounts of the chunks."""
     spec = {key: copy.deepcopy(container.spec[key]) for key in _COPIED if key in container.spec}
     asked = {
         kind: {name: value for name, value in amounts.items() if name in _RESOURCES}
@@ -102,7 +103,7 @@ def _init_container(container: containers.Container, folder: str) -> containers.
 def _fetch(
     container: containers.Container, fetching: containers.Container, source: source_code.Source
 ) -> None:
-    """Add the init container to the pod, with what it fetches."""
+    """Add the init container to the pod, with the archive and the packages that it fetches."""
     if source.archive is not None:
         _add_chunks(fetching, source.archive)
     if source.requirements is not None:
@@ -124,7 +125,7 @@ def _add_chunks(fetching: containers.Container, archive: source_code.Archive) ->
 def _add_packages(
     container: containers.Container, fetching: containers.Container, requirements: str
 ) -> None:
-    """Have packages installed into a folder that Python looks into before all others."""
+    """Install packages into a folder that Python searches before all others."""
     folder = paths.PACKAGES_DIR
     container.mount(_PACKAGES, folder, {"emptyDir": {}})
     fetching.mount_volume(_PACKAGES, folder, read_only=False)

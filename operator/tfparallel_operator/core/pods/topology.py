@@ -1,9 +1,9 @@
-"""Which pods should be near each other, as terms for the scheduler. Pure.
+"""Chooses which pods should be near each other, as terms for the scheduler. Pure.
 
-The ranks of a mesh are numbered with tensor varying fastest, then spatial, stage and data, and a
-pod has ranks that follow each other. So devices that exchange most are in one pod when it has
-enough of them; when it has not, the pods that share them are neighbours by index and prefer to be
-neighbours in the cluster.
+The numbers of the ranks of a mesh vary fastest along tensor, then spatial, stage and data, and a
+pod has consecutive ranks. So devices that exchange most are in the same pod if it has enough of
+them. If it has not, the pods that share such devices are neighbours by index, and prefer to be near
+each other in the cluster.
 """
 
 from typing import Any
@@ -13,15 +13,17 @@ from tfparallel_operator.core import replicas
 from tfparallel_operator.core.layout import Layout
 
 DEFAULT_KEYS = ("kubernetes.io/hostname", "topology.kubernetes.io/zone")
-"""What is near for a model that is split, unless the job says: the same node, then the same zone.
-A pair on one node counts for both."""
+"""Default topology keys for a split model: the same node, then the same zone.
+
+A pair of pods on one node counts for both.
+"""
 
 _WEIGHTS = {names.LABEL_MESH_GROUP: 100, names.LABEL_MESH_PIPELINE: 30, names.LABEL_JOB: 10}
-"""How much nearness counts: messages in every layer, once a microbatch, once a step."""
+"""Weights of nearness for messages in every layer, once a microbatch, and once a step."""
 
 
 def labels(layout: Layout, replica: replicas.Replica) -> dict[str, str]:
-    """Return the labels of a pod that say with which others it shares a part of the mesh."""
+    """Return the labels that say with which other pods a pod shares a part of the mesh."""
     if replica.role is types.Role.EVALUATOR:
         return {}
     rank = layout.rank(replica)
@@ -31,10 +33,10 @@ def labels(layout: Layout, replica: replicas.Replica) -> dict[str, str]:
 def affinity(
     layout: Layout, role: types.Role, labels: tuple[tuple[str, str], ...]
 ) -> dict[str, Any] | None:
-    """Return the podAffinity of a pod with such labels, preferred only; None: nothing is asked for.
+    """Return the preferred podAffinity of a pod with such labels; None: it needs none.
 
-    The narrowest place is for the pods that exchange most: if others preferred it too, they could
-    take it before.
+    Only the pods that exchange most prefer the narrowest domain. Otherwise, others could take their
+    places first.
     """
     keys = _keys(layout.job)
     if not keys or role is types.Role.EVALUATOR or len(layout.training) == 1:

@@ -1,4 +1,4 @@
-"""The container of the shipped trainer: what a template leaves out and `spec.trainer` adds."""
+"""The container of the shipped trainer: its defaults, and the additions of `spec.trainer`."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -19,7 +19,7 @@ def fill(
     trainer: trainer_spec.Trainer,
     settings: installation.Settings,
 ) -> None:
-    """Fill in what the shipped trainer needs, in place, where the template is silent."""
+    """Fill in what the shipped trainer needs and the template leaves out, in place."""
     spec = container.spec
     spec.setdefault("image", settings.trainer_image)
     if "command" not in spec and "args" not in spec:

@@ -1,4 +1,4 @@
-"""What starts the pods of a job: gang schedulers and Kueue.
+"""Gang schedulers and Kueue, which decide when the pods of a job start.
 
 - `gang`: the PodGroup of a job, and the table of gang schedulers.
 - `gang_plugin`: the interface of gang schedulers.

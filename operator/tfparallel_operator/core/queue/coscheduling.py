@@ -8,11 +8,11 @@ from tfparallel_operator.core.queue import gang_plugin
 from tfparallel_operator.core.view import View
 
 POD_GROUP_LABEL = "scheduling.x-k8s.io/pod-group"
-"""Names the PodGroup of a pod."""
+"""The label of a pod with the name of its PodGroup."""
 
 
 class Coscheduling(gang_plugin.LastingGroups):
-    """Has a scheduler of its own, whose name the installation sets."""
+    """The plugin Coscheduling, whose scheduler has a name that the installation sets."""
 
     api_versions = ("scheduling.x-k8s.io/v1alpha1",)
     policy_fields = gang_plugin.COMMON_POLICY_FIELDS | {"minResources", "scheduleTimeoutSeconds"}

@@ -16,7 +16,7 @@ from tfparallel_operator.core.view import View
 
 
 class KubernetesGangs:
-    """Schedules gangs with the scheduler that pods have by default."""
+    """Gangs of the scheduler that pods have by default."""
 
     api_versions = ("scheduling.k8s.io/v1beta1", "scheduling.k8s.io/v1alpha2")
     policy_fields = gang_plugin.COMMON_POLICY_FIELDS

@@ -8,7 +8,7 @@ from tfparallel_operator.core.queue import gang_plugin
 from tfparallel_operator.core.view import View
 
 POD_GROUP_ANNOTATION = "scheduling.k8s.io/group-name"
-"""Names the PodGroup of a pod."""
+"""The annotation of a pod with the name of its PodGroup."""
 
 SCHEDULER_NAME = "volcano"
 
@@ -17,7 +17,7 @@ _DEFAULT_QUEUE = "default"
 
 
 class Volcano(gang_plugin.LastingGroups):
-    """Has a scheduler of its own, with queues."""
+    """Volcano, which has its own scheduler, with queues."""
 
     api_versions = ("scheduling.volcano.sh/v1beta1",)
     policy_fields = gang_plugin.COMMON_POLICY_FIELDS | {"minResources", "queue"}

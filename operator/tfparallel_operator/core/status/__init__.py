@@ -1,1 +1,1 @@
-"""What a status says and carries: `conditions` and `replica_records`."""
+"""Parts of a status: `conditions` and `replica_records`."""

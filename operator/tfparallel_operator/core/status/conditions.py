@@ -1,4 +1,4 @@
-"""Conditions: how they change, and the one word that is derived from them."""
+"""Conditions: how they change, and the state that follows from them."""
 
 import dataclasses
 import datetime
@@ -9,20 +9,23 @@ from tfparallel_operator.core.remedies import Advice
 from tfparallel_trainer.contract import plain_text
 
 PROBLEM_BYTES = 1024
-"""Most bytes of a problem, or of why a pod waits, as a field."""
+"""Maximum bytes of a field with a problem, or with the reason why a pod waits."""
 
 REMEDY_BYTES = 1024
-"""Most bytes of a remedy as a field; it quotes names alone."""
+"""Maximum bytes of a field with a remedy, which quotes only names."""
 
 MESSAGE_BYTES = 2048
-"""Most bytes of a message: a person reads no more, and the API server would take 32,768 letters."""
+"""Maximum bytes of a message, because a person reads no more.
+
+The API server accepts 32,768 characters.
+"""
 
 _NEVER_RAN = (
     names.Reason.INVALID_SPEC,
     names.Reason.INVALID_TEMPLATE,
     names.Reason.NAME_CONFLICT,
 )
-"""Failures before anything trained: the next generation of the spec starts the job after all."""
+"""Failures before any training. The next generation of the spec may start the job after all."""
 
 TRANSIENT = (
     names.Condition.ADMITTED,
@@ -31,7 +34,7 @@ TRANSIENT = (
     names.Condition.TRAINING_STALLED,
     names.Condition.CREATION_REFUSED,
 )
-"""Conditions that a job which has ended, or is suspended, cannot be in."""
+"""Conditions that are never true of a job that has ended or is suspended."""
 
 _FAILING = (
     names.Condition.FAILED,
@@ -47,7 +50,7 @@ _STATES = (
     names.Condition.RESTARTING,
     names.Condition.RUNNING,
 )
-"""Conditions that are the state of a job while they hold, the weightiest first."""
+"""Conditions that determine the state of a job while they are true, most important first."""
 
 
 def find(status: job_status.JobStatus, kind: names.Condition) -> job_status.Condition | None:
@@ -79,7 +82,7 @@ def finished(status: job_status.JobStatus) -> bool:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Stamp:
-    """The time and the generation of the spec that conditions are set with."""
+    """The time and the generation of the spec with which conditions are set."""
 
     now: datetime.datetime
     generation: int
@@ -92,10 +95,10 @@ class Stamp:
         reason: str,
         message: str | Advice,
     ) -> job_status.JobStatus:
-        """Return the status with a condition; its transition time moves only with its truth.
+        """Return the status with a condition. Its transition time changes only with its status.
 
-        The message is shortened: it may quote pods, the API server and what people wrote. Here
-        alone, the problem and the remedy of an `Advice` become a message.
+        The message is shortened, because it may quote pods, the API server and users. Only here,
+        the problem and the remedy of an `Advice` become a message.
         """
         advice = message if isinstance(message, Advice) else Advice(message)
         truth = job_status.Truth.TRUE if true else job_status.Truth.FALSE
@@ -121,7 +124,7 @@ class Stamp:
         reason: str,
         message: str,
     ) -> job_status.JobStatus:
-        """Return the status in which none of these conditions holds."""
+        """Return the status with none of these conditions true."""
         for kind in kinds:
             if is_true(status, kind):
                 status = self.set(status, kind, False, reason, message)
@@ -131,9 +134,9 @@ class Stamp:
 def with_conditions(
     status: job_status.JobStatus, conditions: Iterable[job_status.Condition]
 ) -> job_status.JobStatus:
-    """Return the status with these conditions in a fixed order, and the state they make.
+    """Return the status with these conditions in a fixed order, and the state that follows.
 
-    Types that only another version of the operator knows follow in the order that they have.
+    Conditions that only another version of the operator knows come last, in their own order.
     """
     order = {kind.value: position for position, kind in enumerate(names.Condition)}
     ordered = tuple(sorted(conditions, key=lambda condition: order.get(condition.type, len(order))))
@@ -143,12 +146,15 @@ def with_conditions(
 
 
 def read_problem(condition: job_status.Condition) -> str:
-    """Return what is the matter; of a condition without a remedy, or of an older operator, all."""
+    """Return the problem of a condition.
+
+    If it has no remedy, or an older operator wrote it, that is the whole message.
+    """
     return condition.problem or condition.message
 
 
 def state(status: job_status.JobStatus) -> names.State:
-    """Derive the one word from the conditions: an end outweighs what went before it."""
+    """Derive the state from the conditions. An end outweighs what happened before it."""
     states = (names.State(kind.value) for kind in _STATES if is_true(status, kind))
     return next(states, names.State.PENDING)
 

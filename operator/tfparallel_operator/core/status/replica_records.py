@@ -1,6 +1,6 @@
-"""What the status carries of a role's replicas from decision to decision. Pure.
+"""What the status remembers about the replicas of a role from decision to decision. Pure.
 
-It cannot be counted from the pods that exist, so it never shares a type with the counts.
+These facts cannot be counted from the existing pods, so they never share a type with the counts.
 """
 
 import dataclasses
@@ -12,7 +12,7 @@ from tfparallel_operator.core import replicas
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Record:
-    """What is carried of one role, as `job_status.ReplicaStatus` says; sets of indices."""
+    """The record of a role, as sets of indices; `job_status.ReplicaStatus` describes the fields."""
 
     completed: frozenset[int]
     seen: frozenset[int]
@@ -21,7 +21,7 @@ class Record:
 
 
 def read(status: job_status.JobStatus, role: types.Role) -> Record:
-    """Return what a status carries of a role."""
+    """Return the record of a role in a status."""
     carried = status.replicas.get(role.value) or job_status.ReplicaStatus()
     return Record(
         parse_indices(carried.completed),
@@ -34,13 +34,13 @@ def read(status: job_status.JobStatus, role: types.Role) -> Record:
 def write(
     status: job_status.JobStatus, role: types.Role, **indices: Iterable[int]
 ) -> job_status.JobStatus:
-    """Return the status with other indices in fields of a role's record; the rest stays."""
+    """Return the status with other indices in some fields of a role's record."""
     texts = {field: format_indices(values) for field, values in indices.items()}
     return _update(status, role, texts)
 
 
 def begin_attempt(status: job_status.JobStatus) -> job_status.JobStatus:
-    """Forget all but how memory has grown: every replica runs again."""
+    """Forget everything except the growth of memory, because all replicas restart."""
     for role in types.Role:
         if role.value in status.replicas:
             status = write(status, role, completed=(), seen=(), ignored=())
@@ -50,7 +50,7 @@ def begin_attempt(status: job_status.JobStatus) -> job_status.JobStatus:
 def forget_seen(
     status: job_status.JobStatus, again: Iterable[replicas.Replica]
 ) -> job_status.JobStatus:
-    """Forget that pods of replicas that run again have been seen."""
+    """Forget the observed pods of replicas that restart."""
     for role, members in replicas.group(again).items():
         status = write(status, role, seen=read(status, role).seen - members)
     return status
@@ -63,7 +63,7 @@ def ignore(status: job_status.JobStatus, replica: replicas.Replica) -> job_statu
 
 
 def grow_memory(status: job_status.JobStatus, role: types.Role) -> job_status.JobStatus:
-    """Record that a role asks for more memory from now on."""
+    """Record that a role requests more memory from now on."""
     return _update(status, role, {"memory_growths": read(status, role).memory_growths + 1})
 
 

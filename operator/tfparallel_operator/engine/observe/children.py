@@ -1,8 +1,8 @@
-"""What is known of the children of all jobs: an informer for each kind.
+"""The observed children of all jobs, with an informer for each kind.
 
-A child is of its job's namespace, names its job and the job's uid as its controller, and has the
-name that the operator gives. Whatever else names a job, such as an object that a person of another
-namespace has made, counts for nothing.
+A child is in its job's namespace, names the job and the job's uid as its controller, and has a name
+that the operator gives. Any other object that names a job counts for nothing, for example one that
+a person of another namespace has created.
 """
 
 import dataclasses
@@ -24,7 +24,7 @@ IsName = Callable[[str, str], bool]
 
 
 class Children:
-    """Pods, PodGroups, Workloads, and the mere existence of the rest, by their job."""
+    """The pods, PodGroups and Workloads of each job, and only whether its other children exist."""
 
     def __init__(
         self,
@@ -76,17 +76,17 @@ class Children:
         return resource if match is None else match.served
 
     def learn(self, resource: resources.Resource, item: Mapping[str, Any]) -> None:
-        """Take in the answer to a write."""
+        """Store the response to a write."""
         self._by_resource[resource].learn(item)
 
     def watches(self) -> Iterator[informer.Watch]:
-        """Yield what follows them forever."""
+        """Yield the streams that follow the resources forever."""
         for follower in self._by_resource.values():
             yield from follower.watches()
 
     @property
     def synced(self) -> bool:
-        """Whether everything that there was at the start has been seen."""
+        """Whether the first lists are complete."""
         return all(follower.synced for follower in self._by_resource.values())
 
     async def wait_synced(self) -> None:
@@ -95,7 +95,7 @@ class Children:
             await follower.wait_synced()
 
     async def refresh(self) -> None:
-        """List everything again, for the watches may lag behind.
+        """List everything again, because the watches may lag behind.
 
         Raises:
             errors.ApiError: a list cannot be read.
@@ -104,11 +104,11 @@ class Children:
             await follower.refresh()
 
     def silence(self, now: float) -> float:
-        """Return the seconds since the quietest of them last heard or tried anything."""
+        """Return the seconds since the quietest informer last received or tried anything."""
         return max(self.silences(now).values())
 
     def silences(self, now: float) -> dict[str, float]:
-        """Return the same for each resource that has to be there, by its plural."""
+        """Return the same for each resource that must be installed, by its plural."""
         return {
             resource.plural: follower.silence(now)
             for resource, follower in self._by_resource.items()
@@ -117,7 +117,7 @@ class Children:
 
 
 def _pod(clock: wall_clock.Clock, item: Mapping[str, Any]) -> observation.Pod | None:
-    """A node's clock may be ahead: nothing has ended later than it was seen."""
+    """Convert a pod. If the clock of its node is ahead, it counts as ended now."""
     pod, job = records.pod(item), records.owner(item)
     if pod is None or job is None or pod.name != pod.replica.pod_name(job.name):
         return None
@@ -134,7 +134,7 @@ def _group(resource: resources.Resource) -> index.Slim[observation.Group]:
 
 
 def _named(is_name: IsName, slim: index.Slim[T]) -> index.Slim[T]:
-    """Leave out what has another name than the operator gives."""
+    """Leave out objects whose name the operator does not give."""
 
     def slim_named(item: Mapping[str, Any]) -> T | None:
         job = records.owner(item)
@@ -156,5 +156,5 @@ def _is_workload(name: str, job_name: str) -> bool:
 
 
 def _exists(item: Mapping[str, Any]) -> bool | None:
-    """An object that is being deleted does not count: the job needs another once it is gone."""
+    """Whether an object exists; None: it is being deleted, so the job soon needs another one."""
     return None if records.deleting(item) else True

@@ -1,4 +1,4 @@
-"""Flavors of Kueue: the nodes that an admitted Workload was promised."""
+"""Reads flavors of Kueue, which say on which nodes an admitted Workload may run."""
 
 import time
 from collections.abc import Callable, Iterable
@@ -9,11 +9,11 @@ from tfparallel_operator.core import observation
 from tfparallel_operator.engine.observe import children
 
 FLAVOR_SECONDS = 60.0
-"""How long what is known of a flavor is good enough."""
+"""How long a flavor is cached."""
 
 
 class Flavors:
-    """ResourceFlavors by name, read when they are asked for."""
+    """ResourceFlavors by name, each read when it is needed."""
 
     def __init__(
         self,
@@ -29,7 +29,7 @@ class Flavors:
     async def read(
         self, workloads: Iterable[observation.Workload]
     ) -> dict[str, observation.Flavor]:
-        """Return the flavors that Workloads were admitted with.
+        """Return the flavors with which Workloads were admitted.
 
         Raises:
             errors.ApiError: one cannot be read.

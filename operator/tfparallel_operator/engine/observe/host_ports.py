@@ -1,4 +1,4 @@
-"""Sets ports of nodes aside for jobs on their nodes' network: no two jobs get the same.
+"""Reserves ports of nodes for jobs on their nodes' network, so that no two jobs share a port.
 
 A job has ports while it has pods, or is about to create some: see `core.life.host_ports`.
 """
@@ -24,7 +24,10 @@ class _Block:
 
 
 class HostPorts:
-    """Finds ports that no job has. A job's status keeps its ports: they outlive the operator."""
+    """Finds ports that no job has.
+
+    A job's status records its ports, so they outlive the operator.
+    """
 
     def __init__(
         self, job_index: jobs.Jobs, most_of_namespace: int = installation.HOST_PORTS_OF_NAMESPACE
@@ -32,10 +35,10 @@ class HostPorts:
         self._jobs = job_index
         self._most_of_namespace = most_of_namespace
         self._promised: dict[str, range] = {}
-        """By uid: ports of jobs whose status does not have them yet."""
+        """Reserved ports that no status records yet, by the uid of the job."""
 
     def find(self, job: records.Owner, count: int) -> int | None:
-        """Return the first of so many free ports in a row for a job; None when there are none."""
+        """Return the first of so many consecutive free ports; None: there are not enough."""
         blocks = self._taken()
         self._promised = {uid: blocks[uid].ports for uid in self._promised if uid in blocks}
         if count > self._left(job, blocks):
@@ -55,11 +58,11 @@ class HostPorts:
         return first
 
     def left(self, job: records.Owner) -> int:
-        """Return how many ports a job may have: other jobs of its namespace have the rest."""
+        """Return how many ports a job may have, given those of the namespace's other jobs."""
         return self._left(job, self._taken())
 
     def release(self, uid: str) -> None:
-        """Take a promise back: the job does not create pods now."""
+        """Cancel a reservation, because the job creates no pods now."""
         self._promised.pop(uid, None)
 
     def _left(self, job: records.Owner, blocks: dict[str, _Block]) -> int:
@@ -71,7 +74,7 @@ class HostPorts:
         return max(0, self._most_of_namespace - sum(others))
 
     def _extended(self, uid: str, count: int, blocks: dict[str, _Block]) -> int | None:
-        """Return the first port of a job that has some, with those that follow up to a count."""
+        """Return the first port of a job that has some, if the ports that follow are free too."""
         first = blocks[uid].ports.start
         wider = range(first, max(blocks[uid].ports.stop, first + count))
         others = (block.ports for other, block in blocks.items() if other != uid)
@@ -100,7 +103,7 @@ class HostPorts:
 
 
 def _read_ports(status: Mapping[str, Any]) -> range:
-    """Return the ports in a status; none if they are no ports of nodes that are given out."""
+    """Return the ports in a status, or none if they are outside the range of ports for jobs."""
     ports = status.get("hostPorts") or {}
     first, count = ports.get("first", 0), ports.get("count", 0)
     is_ours = host_network.FIRST_PORT <= first <= first + count <= host_network.END_PORT

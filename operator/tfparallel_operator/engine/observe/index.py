@@ -76,7 +76,7 @@ class Index(Generic[T]):
         return record is None or record.version < version
 
     def _is_of_lost_history(self, key: Key, version: int, listed: int) -> bool:
-        """Whether a list that is newer than a record has an older version of the object."""
+        """Whether a newer list has an older version of the object than its record."""
         record = self._records.get(key)
         return record is not None and version < record.version <= listed
 

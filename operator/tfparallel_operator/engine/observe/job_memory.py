@@ -1,6 +1,6 @@
-"""What the engine remembers of each job between two looks: one value by key, with one `forget`.
+"""The engine's memory of each job between reconciles: one value by key, with one `forget`.
 
-An operator that starts again remembers nothing, and finds it all once more.
+A new operator process starts without it, and finds everything again.
 """
 
 import dataclasses
@@ -16,14 +16,14 @@ class Search:
     """The search for why the pods of a role wait."""
 
     uid: str
-    """Of the pod that says why, or that the next look is for."""
+    """The pod that says why, or that the next search looks at."""
     next_look: datetime.datetime
     reason: str = ""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Pause:
-    """Until when nothing is created for a job, and for which generation of its spec."""
+    """A pause of the creations for a job, and the generation of the spec to which it applies."""
 
     until: datetime.datetime
     generation: int
@@ -31,16 +31,16 @@ class Pause:
 
 @dataclasses.dataclass(slots=True)
 class JobMemory:
-    """What is remembered of one job."""
+    """The memory of one job."""
 
     backoff: timers.Backoff = dataclasses.field(default_factory=timers.Backoff)
-    """Looks that failed, and creations that were refused, in a row."""
+    """Consecutive failed reconciles and refused creations."""
     pause: Pause | None = None
-    """After a refusal; None: the last creation was not refused."""
+    """The pause after a refusal; None: the last creation was not refused."""
     valid_spec: tuple[str, int] | None = None
     """Uid and generation of the job when its spec was found to be valid."""
     accepted_spec: tuple[str, bytes] | None = None
-    """Uid and compressed record of the last valid spec, if the newest is of no use."""
+    """Uid and compressed record of the last valid spec, if the newest one is unusable."""
     uses: tuple[tuple[str, int], tuple[restrictions.Use, ...]] | None = None
     """Uid and generation of the job, and what its pods use."""
     searches: dict[types.Role, Search] = dataclasses.field(default_factory=dict)
@@ -58,10 +58,10 @@ class JobMemories:
         return self._by_key.setdefault(key, JobMemory())
 
     def forget(self, key: queue.Key) -> JobMemory:
-        """Drop the memory of a job that is gone, and return it."""
+        """Remove the memory of a job that no longer exists, and return it."""
         return self._by_key.pop(key, None) or JobMemory()
 
     def forget_generations(self) -> None:
-        """Drop what holds for a generation: a restore of etcd gives its number again."""
+        """Forget facts about generations, whose numbers come again after a restore of etcd."""
         for memory in self._by_key.values():
             memory.pause = memory.valid_spec = memory.accepted_spec = memory.uses = None

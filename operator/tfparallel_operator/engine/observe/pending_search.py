@@ -1,8 +1,9 @@
-"""Why a pod waits, where its status does not say: Events and claims, read a few at a time.
+"""Searches Events and claims for the reason why a pod waits, if its status does not say so.
 
-Following all Events would cost more than all else that the operator reads. Of each role it looks at
-one pod that names no cause, once a minute, and once a second for all jobs together. The namespaces
-take turns: thousands of waiting jobs of one do not delay the cause of another's.
+To watch all Events would cost more than everything else that the operator reads. For each role, the
+search looks at one pod without a known cause, once a minute, and at one pod a second for all jobs
+together. The namespaces take turns, so that thousands of waiting jobs of one namespace do not delay
+the search for another.
 """
 
 import collections
@@ -22,26 +23,26 @@ from tfparallel_operator.engine.workqueue.timers import Timers
 _LOG = logging.getLogger(__name__)
 
 FIRST_LOOK = datetime.timedelta(seconds=30)
-"""How long a pod waits before its cause is looked for: most have started by then."""
+"""How long a pod waits before the search begins, because most pods have started by then."""
 
 NEXT_LOOK = datetime.timedelta(seconds=60)
 
 SPACING = datetime.timedelta(seconds=1)
-"""From one look to the next, of all jobs together."""
+"""Seconds between two searches, for all jobs together."""
 
 PATIENCE = datetime.timedelta(seconds=10)
-"""How long a job may leave its turn unused, because the operator fails to look at it."""
+"""How long a job may leave its turn unused, for example because its reconciles fail."""
 
 _CLAIMS = 4
-"""Of a pod that are looked at: two requests each."""
+"""Maximum number of claims of a pod that are read, each with two requests."""
 
 
 _Place = tuple[queue.Key, types.Role]
-"""Whose pods a search is for."""
+"""The job and the role of a search."""
 
 
 class PendingSearch:
-    """What Events and claims say of pods that wait."""
+    """Finds in Events and claims why pods wait."""
 
     def __init__(
         self,
@@ -55,13 +56,13 @@ class PendingSearch:
         self._clock = clock
         self._memories = memories
         self._turns: turns.Turns[_Place] = turns.Turns()
-        """The searches whose next look is due."""
+        """The searches that are due."""
         self._free_at = datetime.datetime.min.replace(tzinfo=datetime.UTC)
 
     async def find_reasons(
         self, key: queue.Key, pods: tuple[observation.Pod, ...]
     ) -> Mapping[str, str]:
-        """Return why pods wait whose status does not say, by uid: of each role one at most."""
+        """Return why pods wait whose status does not say so, by uid. Each role has at most one."""
         by_role, now, memory = _group_silent(pods), self._clock(), self._memories.recall(key)
         earlier = memory.searches
         memory.searches = searches = {
@@ -79,7 +80,7 @@ class PendingSearch:
         return {search.uid: search.reason for search in searches.values() if search.reason}
 
     def _takes_turn(self, turn: _Place, now: datetime.datetime) -> bool:
-        """Whether a look that is due may be now; else its job is looked at when it may."""
+        """Whether a due search may run now. If not, its job is reconciled when it may."""
         self._turns.add(turn[0].namespace, turn)
         if self._turns.first != turn and now - self._free_at >= PATIENCE:
             self._turns.put_off()
@@ -92,7 +93,7 @@ class PendingSearch:
         return has_turn
 
     def give_up(self, key: queue.Key, roles: Iterable[types.Role]) -> None:
-        """Leave the turns of searches of a job to others."""
+        """Remove the searches of a job from the turns."""
         first = self._turns.first
         for role in roles:
             self._turns.discard(key.namespace, (key, role))
@@ -100,16 +101,19 @@ class PendingSearch:
             self._wake_first()
 
     def _wake_first(self) -> None:
-        """Have the job looked at whose turn it is, as soon as it may read."""
+        """Reconcile the job whose turn it is, as soon as its search may read."""
         if self._turns.first is not None:
             self._timers.set(self._turns.first[0], max(self._free_at, self._clock()))
 
     async def _look(
         self, namespace: str, search: Search, silent: Sequence[observation.Pod]
     ) -> None:
-        """Look at the pod of a search; if nobody says why it waits, the next look is for another.
+        """Read the Events and claims of a search's pod.
 
-        Pods of one role may wait for different reasons: one pulls its image, another has no volume.
+        If they name no cause, the next search looks at another pod.
+
+        Pods of one role may wait for different reasons. One pulls its image, for example, and
+        another has no volume.
         """
         [position] = [index for index, pod in enumerate(silent) if pod.uid == search.uid]
         search.reason = await self._find_words(namespace, silent[position], search.reason)
@@ -117,7 +121,7 @@ class PendingSearch:
             search.uid = silent[(position + 1) % len(silent)].uid
 
     async def _find_words(self, namespace: str, pod: observation.Pod, before: str) -> str:
-        """Return the words that name a cause; those of the look before if nothing can be read."""
+        """Return the message that names the cause, or the last one if nothing can be read."""
         try:
             events = await self._read_events(namespace, f"regarding.uid={pod.uid}")
             claims = [] if pod.node else await self._read_unbound_claims(namespace, pod.name)
@@ -151,7 +155,7 @@ class PendingSearch:
 def explain(
     pods: tuple[observation.Pod, ...], reasons: Mapping[str, str]
 ) -> tuple[observation.Pod, ...]:
-    """Return pods with why they wait, by uid."""
+    """Return pods with the reasons why they wait, which are given by uid."""
     if not reasons:
         return pods
     return tuple(
@@ -163,7 +167,7 @@ def explain(
 def _group_silent(
     pods: tuple[observation.Pod, ...],
 ) -> Mapping[types.Role, Sequence[observation.Pod]]:
-    """Return the pods that wait and whose status names no cause, by role."""
+    """Return the waiting pods whose status names no cause, by role."""
     by_role = collections.defaultdict(list)
     for pod in pods:
         is_waiting = pod.phase is observation.Phase.PENDING and not pod.deleting
@@ -175,7 +179,7 @@ def _group_silent(
 def _renew(
     search: Search | None, silent: Sequence[observation.Pod], now: datetime.datetime
 ) -> Search:
-    """Return a search as it is, or another if its pod no longer waits or says why itself."""
+    """Return the search, or a new one if its pod no longer waits or names the cause itself."""
     if search is not None and any(pod.uid == search.uid for pod in silent):
         return search
     return Search(silent[0].uid, now + FIRST_LOOK)

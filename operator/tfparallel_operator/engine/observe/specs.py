@@ -1,8 +1,8 @@
-"""The spec that a job has: its newest, or the last one that could be used.
+"""Finds the spec of a job: its newest one, or the last usable one.
 
-An edit may pass the API server and be of no use all the same, and another version of the operator
-may have other rules. Neither ends what runs: the job continues with the spec on record in its
-ConfigMap (`core.pods.config`), which is read when it is needed and no sooner.
+The API server may accept an edit that is unusable, and another version of the operator may have
+other rules. Neither ends a running job, which continues with the record in its ConfigMap
+(`core.pods.config`). The operator reads that record only when it needs it.
 """
 
 import zlib
@@ -51,7 +51,7 @@ class Specs:
         has_pods: bool,
         first_port: int | None,
     ) -> observation.InvalidJob:
-        """Return a job whose newest spec cannot be used, with the last one that could.
+        """Return a job whose newest spec is unusable, with the last usable one.
 
         Args:
             body: the job with its newest spec.
@@ -114,7 +114,7 @@ class Specs:
 
 
 def _parse_record(content: bytes) -> jobs.Body | None:
-    """Return what a record says, which passes the gate; None: somebody has written over it."""
+    """Return the spec in a record, which passes the gate; None: somebody has overwritten it."""
     if len(content) > _MAX_RECORD_BYTES:
         return None
     try:

@@ -1,4 +1,4 @@
-"""When Python searches for garbage: never so that the event loop waits for long."""
+"""Controls Python's garbage collection, so that it never stops the event loop for long."""
 
 import gc
 from collections.abc import Callable
@@ -14,15 +14,15 @@ skip them.
 """
 
 YOUNG_OBJECTS = 2_000
-"""New objects after which Python collects them, once everything is listed.
+"""Number of new objects after which Python collects them, once the first lists are complete.
 
-By its default of 700, that takes a seventh of the operator's CPU time while many jobs start. More
-than these leave more garbage than is worth it: 1 MB with 5,000.
+With Python's default of 700, collections take a seventh of the operator's CPU time while many jobs
+start. A larger number leaves more garbage: 5,000 leaves 1 MB.
 """
 
 
 def spare_listed_objects() -> Callable[[], None]:
-    """Collect no old object from now on; return what ends this once everything is listed."""
+    """Collect no old objects from now on. Return a function that ends this."""
     gc.freeze()
     thresholds = gc.get_threshold()
     gc.set_threshold(*thresholds[:2], YOUNG_ONLY)
@@ -35,7 +35,7 @@ def spare_listed_objects() -> Callable[[], None]:
 
 
 def stop_collecting() -> None:
-    """Collect nothing before the process ends: with 1,000 jobs a collection took 55 ms."""
+    """Stop collections until the process ends, because one takes 55 ms with 1,000 jobs."""
     gc.disable()
 
 

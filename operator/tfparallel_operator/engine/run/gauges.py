@@ -1,4 +1,4 @@
-"""Gauges for Prometheus: what is read from the engine's state when somebody asks."""
+"""Gauges for Prometheus, which read the engine's state at each request."""
 
 import collections
 import time

@@ -1,4 +1,4 @@
-"""One look at one job: observe, decide, apply. `workers` do it for every key of the queue."""
+"""Reconciles one job: observe, decide, apply. `workers` do it for every key of the queue."""
 
 import dataclasses
 import datetime
@@ -32,27 +32,28 @@ from tfparallel_operator.engine.write import apply, dependencies, recorder, writ
 _LOG = logging.getLogger(__name__)
 
 UNANSWERED_SECONDS = 30.0
-"""Longest pause after a write that the API server failed at, which says nothing about the job.
+"""Maximum pause after a write that failed in the API server, which says nothing about the job.
 
-Where many answers are lost, each look at a large job loses some.
+On a lossy connection, nearly every reconcile of a large job loses an answer, so the pause must stay
+short.
 """
 
 _MAY_PASS = names.Reason.SERVER_UNAVAILABLE
-"""What one failure of the API server is no news of: it is said if the next try fails, too."""
+"""A reason that is reported only if the next attempt fails too."""
 
 BLOCKED_SECONDS = 10.0
-"""Longest pause before a name that is still taken is looked at again; its deletion is watched."""
+"""Maximum pause before a taken name is checked again. The operator also watches its deletion."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class _Readings:
-    """What a look reads before it decides; a second decision of the look has the same."""
+    """Values that a reconcile reads before it decides. A second decision uses the same ones."""
 
     workloads: tuple[observation.Workload, ...]
     flavor_by_name: Mapping[str, observation.Flavor]
-    """Of these Workloads."""
+    """The flavors of these Workloads."""
     reasons: Mapping[str, str]
-    """Why pods wait whose status does not say, by uid."""
+    """Why pods wait whose status does not say so, by uid."""
 
     def complete(self, children: observation.Children) -> observation.Children:
         """Return children with these Workloads and reasons."""
@@ -61,7 +62,7 @@ class _Readings:
 
 
 class Reconciler:
-    """Looks at jobs."""
+    """Reconciles jobs."""
 
     def __init__(self, engine: dependencies.Dependencies, memories: JobMemories) -> None:
         self._engine = engine
@@ -86,7 +87,7 @@ class Reconciler:
         self._decider = large_jobs.Decider()
 
     async def reconcile(self, key: queue.Key) -> writes.ApplyResult:
-        """Bring one job a step on. When pods that are refused are tried again is arranged.
+        """Reconcile one job, and schedule the retry of refused pods.
 
         Raises:
             errors.ApiError: a write was not done; what it was for is decided again.
@@ -119,7 +120,8 @@ class Reconciler:
             raise
 
     def _forget_lost_history(self) -> None:
-        """Drop what is known by generations that a restore of etcd has undone: they come again."""
+        """Forget facts about generations that a restore of etcd has undone, because they come
+        again."""
         if self._rewinds != (rewinds := self._engine.rewinds()):
             self._rewinds = rewinds
             self._memories.forget_generations()
@@ -175,7 +177,7 @@ class Reconciler:
     def _postpone(
         self, body: jobs.Body, refusal: observation.Refusal, retry_after: float | None
     ) -> None:
-        """Leave the job's creations alone for a while; all else continues."""
+        """Pause the job's creations. Everything else continues."""
         key = jobs.key_of(body)
         memory = self._memories.recall(key)
         longest = UNANSWERED_SECONDS if refusal.reason is _MAY_PASS else math.inf
@@ -185,7 +187,7 @@ class Reconciler:
         self._timers.set(key, until)
 
     def _find_pause(self, body: jobs.Body) -> datetime.datetime | None:
-        """Return until when nothing is created for a job; a spec that was edited is tried now."""
+        """Return until when the creations of a job pause. An edited spec is tried at once."""
         pause = self._memories.recall(jobs.key_of(body)).pause
         is_over = pause is None or self._clock() >= pause.until
         is_edited = pause is not None and pause.generation != body["metadata"]["generation"]
@@ -233,7 +235,8 @@ class Reconciler:
     async def _lay_out(
         self, body: jobs.Body, owner: records.Owner, *, has_pods: bool
     ) -> tuple[Layout | observation.InvalidJob, int | None]:
-        """Lay a job out with its ports of nodes, and say how many it may have if it lacks some."""
+        """Build the layout of a job with its ports of nodes, and return how many it may have if it
+        lacks some."""
         port, settings = None, self._engine.settings
         try:
             requested = layout.build(self._specs.newest(body))
@@ -249,7 +252,7 @@ class Reconciler:
         return requested, self._host_ports.left(owner) if requested.lacks_ports else None
 
     def _find_port(self, requested: Layout, owner: records.Owner) -> int | None:
-        """Set ports of nodes aside for a job; None: it needs none, or has to wait for some.
+        """Reserve ports of nodes for a job; None: it needs none, or has to wait for some.
 
         Raises:
             load.SpecError: it has some, and those that follow are not free.
@@ -267,14 +270,15 @@ class Reconciler:
         return port
 
     async def _read(self, key: queue.Key, uid: str) -> None:
-        """Read a job again: its newest version is needed before the watch brings it."""
+        """Read a job again, because its newest version is needed before the watch receives it."""
         try:
             self._jobs.update(await self._api.get(resources.JOBS.path(key.namespace, key.name)))
         except errors.NotFound:
             self._jobs.forget(key, uid)
 
     async def _report(self, body: jobs.Body, error: errors.ApiError) -> None:
-        """Say on the job why it does not get on: a person has to change the rights or policy."""
+        """Report on the job why it makes no progress, because a person has to change rights or
+        policies."""
         message = f"refused by the API server, trying again: {error}"
         event = decision.warning(names.Reason.REPLICAS_PENDING, message)
         # Its numbers change from try to try: which pod, how much of a quota is used.

@@ -1,4 +1,4 @@
-"""Carries a decision out, in the order that `core.decision` documents."""
+"""Carries out a decision, in the order that `core.decision` documents."""
 
 import functools
 import logging
