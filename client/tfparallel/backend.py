@@ -51,7 +51,7 @@ class Backend(Protocol):
         """Return the replicas that exist, by role and number."""
 
     async def list_events(self, job: models.Job) -> Sequence[models.Event]:
-        """Return what was reported of a job and its objects, oldest first."""
+        """Return the Events of a job and its objects, oldest first."""
 
     async def list_claims(self, job: models.Job) -> Sequence[models.Claim]:
         """Return the claims of a job that exist; none without the right to read them."""
@@ -62,16 +62,17 @@ class Backend(Protocol):
         """Yield the lines of a replica's log, with `follow` until it ends."""
 
     async def list_operators(self) -> Sequence[models.Operator] | None:
-        """Return the operators that are installed; None: unknown, as without the right to."""
+        """Return the installed operators; None: unknown, for example without the right to list
+        them."""
 
     async def suspend_job(self, name: str, *, suspend: bool) -> None:
-        """Delete the replicas of a job and keep it, or have it run again."""
+        """Suspend a job, which deletes its replicas, or resume it."""
 
     async def scale_job(self, name: str, workers: int) -> None:
         """Change the number of workers."""
 
     async def delete_job(self, name: str, *, delete_results: bool = False) -> None:
-        """Delete a job and all that belongs to it but its results, or these too.
+        """Delete a job and its objects, except its results, or including them.
 
         Raises:
             SpecError: the results are not the backend's to delete.
@@ -86,7 +87,7 @@ async def find_trainer_image(jobs: Backend) -> str:
 
 
 def check_elastic(job: models.Job) -> None:
-    """See that the number of a job's workers may change.
+    """Check that the number of a job's workers may change.
 
     Raises:
         SpecError: it has no workers, or their number stays.

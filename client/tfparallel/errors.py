@@ -1,14 +1,14 @@
-"""What ends a command or a call of the client, and what it says."""
+"""Errors of the command and of the client, with messages for people."""
 
 from tfparallel_operator.api import load
 
 
 class Failure(Exception):  # noqa: N818 (an outcome, not a bug)
-    """What was asked for did not succeed; the text is a sentence with a remedy."""
+    """The request failed. The message is a sentence with a remedy."""
 
 
 class Stopped(Exception):  # noqa: N818
-    """A signal ended it."""
+    """A signal ended the command."""
 
     def __init__(self, number: int) -> None:
         super().__init__(f"ended by signal {number}")

@@ -25,7 +25,7 @@ _WAITS = (
 )
 
 _LAST_LINES_SECONDS = 10.0
-"""How long the lines of a job that has ended are waited for."""
+"""How long to wait for the last lines of a job that has ended."""
 
 
 async def follow(jobs: backend.Backend, job: models.Job, screen: display.Display) -> models.Job:
@@ -71,7 +71,7 @@ async def _show_status(
 
 
 def describe_waiting(job: models.Job) -> str:
-    """Return what a job waits for before it trains; empty when it does not wait."""
+    """Return why a job waits before it trains; empty: it does not wait."""
     status = job.status
     if status.state is None:
         return "waiting for the operator"
@@ -94,7 +94,7 @@ async def _show_lines(jobs: backend.Backend, job: models.Job, screen: display.Di
 
 
 async def _readable(lines: AsyncIterator[logs.Line]) -> AsyncIterator[logs.Line]:
-    """Yield lines until they can be read no longer, such as without the right to."""
+    """Yield lines until they cannot be read, for example without the right to."""
     with contextlib.suppress(errors.Failure):
         async for line in lines:
             yield line

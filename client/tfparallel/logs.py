@@ -1,4 +1,4 @@
-"""The lines that replicas wrote, over restarts."""
+"""Reads the logs of replicas, over restarts."""
 
 import asyncio
 import contextlib
@@ -12,10 +12,10 @@ from tfparallel_operator.core.status import conditions
 from tfparallel_trainer.contract import exits
 
 ALL_REPLICAS = "all"
-"""As the name of a replica: every replica."""
+"""A name that stands for all replicas."""
 
 _PAUSE_SECONDS = 1.0
-"""Between two looks for replicas that have started."""
+"""Seconds between two searches for replicas that have started."""
 
 _ENDED = ("Failed", "Terminating", "Succeeded")
 
@@ -25,7 +25,7 @@ _LOSSES = (names.Condition.FAILED, names.Condition.RESTARTING)
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Line:
-    """One line of a replica."""
+    """A line of a replica's log."""
 
     replica: str
     text: str
@@ -37,10 +37,10 @@ class Line:
 
 
 def list_witnesses(job: models.Job, replicas: Sequence[models.Replica]) -> list[models.Replica]:
-    """Return the replicas whose lines say why a job is as it is, the one that says most first.
+    """Return the replicas whose logs explain the state of a job, the most telling one first.
 
-    After a failure these are the replicas that failed and are still there: the cause, and then the
-    others in the order in which they failed, those that lost a peer last. Else it is the
+    After a failure, these are the failed replicas that still exist: first the cause, then the
+    others in the order of their failures, and last those that lost a peer. Otherwise it is the
     coordinator, if it runs.
     """
     losses = (conditions.find(job.status, kind) for kind in _LOSSES)
@@ -66,7 +66,7 @@ def list_witnesses(job: models.Job, replicas: Sequence[models.Replica]) -> list[
 async def read_first(
     jobs: backend.Backend, job: models.Job, replicas: Sequence[models.Replica], tail: int | None
 ) -> AsyncGenerator[Line, None]:
-    """Yield the lines of the first of these replicas whose log can be had.
+    """Yield the lines of the first of these replicas whose log can be read.
 
     Raises:
         Failure: no log can be read.
@@ -163,14 +163,14 @@ def _choose(
 
 
 def _expected(job: models.Job) -> Sequence[str]:
-    """Return the names of the replicas that the job asks for."""
+    """Return the names of the job's replicas, as its spec lists them."""
     return [] if job.layout is None else [replica.name for replica in job.layout.all_replicas]
 
 
 async def _follow(
     jobs: backend.Backend, job: models.Job, name: str, tail: int | None
 ) -> AsyncGenerator[Line, None]:
-    """Read every replica as it starts, until the job has ended and all is read."""
+    """Read every replica from its start, until the job has ended and all lines are read."""
     lines: asyncio.Queue[Line] = asyncio.Queue(maxsize=1000)
     readers: dict[tuple[str, object], asyncio.Task[None]] = {}
     try:
@@ -210,7 +210,7 @@ async def _read_into(
 
 
 async def _drain(lines: asyncio.Queue[Line]) -> AsyncGenerator[Line, None]:
-    """Yield what arrives until the next look."""
+    """Yield the lines that arrive until the next search."""
     deadline = asyncio.get_running_loop().time() + _PAUSE_SECONDS
     while (left := deadline - asyncio.get_running_loop().time()) > 0:
         try:

@@ -1,4 +1,4 @@
-"""An event loop in a thread of its own, for calls that block."""
+"""An event loop in a separate thread, for blocking calls."""
 
 import asyncio
 import concurrent.futures
@@ -12,7 +12,10 @@ from tfparallel.backend import Backend
 T = TypeVar("T")
 
 _AHEAD = 1000
-"""Items of a stream that wait for the caller; a log that is not read is not fetched further."""
+"""Maximum number of items of a stream that wait for the caller.
+
+If nobody reads a log, it is not fetched further.
+"""
 
 _CLOSE_SECONDS = 5.0
 """How long the end of the interpreter waits for a connection to close."""

@@ -17,17 +17,20 @@ from tfparallel_operator.api import load, names
 from tfparallel_trainer.contract import source_code
 
 IGNORE_FILE = ".tfparallelignore"
-"""Patterns of files that stay here, as in a .gitignore; a folder below may have one of its own."""
+"""The file with patterns of files that are not sent, as in a .gitignore.
+
+A subfolder may have its own.
+"""
 
 REQUIREMENTS = "requirements.txt"
-"""Packages that the job installs before it starts, where the folder has the file."""
+"""The file with packages that the job installs before it starts."""
 
 CHUNK_BYTES = 1_000_000
-"""A ConfigMap holds 1 MiB; the rest is for its names."""
+"""Bytes of an archive in one ConfigMap, which holds 1 MiB including its names."""
 
 MAX_CHUNKS = source_code.MAX_CHUNKS
 MAX_FILE_BYTES = source_code.MAX_BYTES
-"""All files together, before they are compressed: larger ones are not even read."""
+"""Maximum size of all files before compression. Larger files are not even read."""
 
 LABEL_SOURCE = f"{names.GROUP}/source"
 """Label of the ConfigMaps of an archive: its digest."""

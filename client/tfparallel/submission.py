@@ -1,4 +1,4 @@
-"""From a job's file to a job in a cluster."""
+"""Turns a job's file into the objects to create in a cluster."""
 
 import dataclasses
 import pathlib
@@ -15,7 +15,7 @@ COMPANIONS = {
     "Secret": resources.SECRETS,
     "PersistentVolumeClaim": resources.CLAIMS,
 }
-"""What a job's file may bring besides the job."""
+"""Kinds of objects in a job's file besides the job."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -39,9 +39,9 @@ class Additions:
     """Changes that the command's options make to a job's file."""
 
     name: str | None = None
-    """Of the job, in place of the file's."""
+    """Name of the job, instead of the one in the file."""
     claim_size: str | None = None
-    """Such as 10Gi: the claim of the checkpoints is created with it."""
+    """Size of the claim for checkpoints, such as 10Gi. The claim is created if this is set."""
     variables: Mapping[str, str] = dataclasses.field(default_factory=dict)
     secrets: Sequence[str] = ()
     """Names of Secrets whose keys become variables."""

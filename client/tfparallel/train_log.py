@@ -1,4 +1,4 @@
-"""The train log, which the trainer leaves of each run. Pure: takes the text of the file."""
+"""Parses the train log that the trainer writes in each run. Pure: takes the text of the file."""
 
 import dataclasses
 import datetime
@@ -10,7 +10,7 @@ from tfparallel_operator.api import load
 from tfparallel_trainer.contract import outputs
 
 _INPUT_WAIT = "input_wait"
-"""What the trainer records among the metrics, though it says nothing of the model."""
+"""Metrics in the log that say nothing about the model."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -45,7 +45,7 @@ _NO_RECORD = (
 
 
 def parse(text: str, file: str) -> Sequence[Record]:
-    """Read a train log; what follows its last line end is being written.
+    """Read a train log. Text after the last line end is still being written.
 
     Args:
         text: its content.

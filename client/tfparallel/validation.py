@@ -15,7 +15,7 @@ from tfparallel.job_source import cluster_checks, source
 from tfparallel_operator.api import load, names, problems, yaml_documents
 
 STDIN = "stdin"
-"""What the standard input is called in messages."""
+"""The name of the standard input in messages."""
 
 _SUFFIXES = (".yaml", ".yml", ".json")
 _FIELD = re.compile(r"[A-Za-z]\w+(?:\.\w+)*")
@@ -23,17 +23,17 @@ _FIELD = re.compile(r"[A-Za-z]\w+(?:\.\w+)*")
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class File:
-    """Text that may hold jobs."""
+    """A text that may contain jobs."""
 
     name: str
     text: str
     needs_job: bool = True
-    """Whether it is wrong for it to hold none: of a folder, only some files hold jobs."""
+    """Whether the text must contain a job. In a folder, only some files do."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Job:
-    """A job of a file, and where its fields stand."""
+    """A job of a file, with the lines of its fields."""
 
     file: str
     is_alone: bool

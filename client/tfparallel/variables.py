@@ -40,7 +40,7 @@ def add(
 def _change_containers(
     spec: Mapping[str, Any], change: Callable[[Container], Container]
 ) -> Mapping[str, Any]:
-    """Return the roles with another container that trains, where they have a template."""
+    """Return the roles with their containers that train replaced, if they have templates."""
     roles = spec.get("tfReplicaSpecs") or {}
     return {role: change_container(fields or {}, change) for role, fields in roles.items()}
 
@@ -48,7 +48,7 @@ def _change_containers(
 def change_container(
     role: Mapping[str, Any], change: Callable[[Container], Container]
 ) -> Mapping[str, Any]:
-    """Return a role with another container that trains, if it has a template."""
+    """Return a role with its container that trains replaced, if it has a template."""
     template = role.get("template") or {}
     pod = template.get("spec") or {}
     if not pod.get("containers"):

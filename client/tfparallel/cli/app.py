@@ -1,4 +1,4 @@
-"""The verbs of the command line, and the options that stand before them."""
+"""The verbs of the command line, and the options before them."""
 
 import difflib
 import importlib
@@ -16,7 +16,7 @@ SECTIONS = {
 """Each verb is the attribute `command` of the module of its name."""
 
 _WHOLE_SENTENCE = 200
-"""Most characters of a verb's summary: Click cuts a longer one, and wraps this one."""
+"""Maximum length of a verb's summary. Click wraps such a summary, and cuts a longer one."""
 
 
 class _Verbs(options.Group):

@@ -1,7 +1,7 @@
-"""Names of a cluster that the shell completes: jobs, replicas, namespaces and contexts.
+"""Completes names of a cluster in the shell: jobs, replicas, namespaces and contexts.
 
-The shell waits for them, so the cluster has a second to answer. What fails completes nothing: an
-error would be written into the line that the user types.
+The shell waits, so the cluster has a second to answer. If something fails, nothing is completed,
+because an error would appear in the line that the user types.
 """
 
 import asyncio
@@ -25,7 +25,7 @@ Question = Callable[[access.Choice], Awaitable[Sequence[str]]]
 
 
 def jobs(ctx: click.Context, parameter: click.Parameter, incomplete: str) -> list[str]:
-    """Return the jobs of the namespace, but none that the line has already."""
+    """Return the jobs of the namespace, without those that the line contains already."""
     listed = ctx.params.get(parameter.name or "") or ()
     typed = {listed} if isinstance(listed, str) else {*listed}
     return [name for name in _ask(_list_jobs, ctx, incomplete) if name not in typed]
@@ -34,13 +34,13 @@ def jobs(ctx: click.Context, parameter: click.Parameter, incomplete: str) -> lis
 def jobs_or_folders(
     ctx: click.Context, parameter: click.Parameter, incomplete: str
 ) -> list[shell_completion.CompletionItem]:
-    """Return the jobs of the namespace, or have the shell complete folders where none fits."""
+    """Return the jobs of the namespace. If none matches, let the shell complete folders."""
     items = [shell_completion.CompletionItem(name) for name in jobs(ctx, parameter, incomplete)]
     return items or [shell_completion.CompletionItem(incomplete, type="dir")]
 
 
 def replicas(ctx: click.Context, _: click.Parameter, incomplete: str) -> list[str]:
-    """Return the replicas of the job that the line names."""
+    """Return the replicas of the job in the line."""
     question = functools.partial(_list_replicas, ctx.params["name"])
     return _ask(question, ctx, incomplete)
 

@@ -10,7 +10,7 @@ from tfparallel.cli import app
 _VARIABLE = "_TFPARALLEL_COMPLETE"
 
 _DIRECTIVES = {"file": 0, "dir": 16}
-"""Of Cobra, which reads what kubectl's shell completes: files, folders. 4: neither."""
+"""A directive of Cobra for kubectl's completion. 4: complete neither files nor folders."""
 
 
 @click.command("completion")

@@ -1,4 +1,4 @@
-"""Exit statuses of the command, and the sentence that stands beside each."""
+"""Exit statuses of the command, and the sentence for each."""
 
 import contextlib
 import sys
@@ -15,7 +15,7 @@ from tfparallel_operator.api import load
 FAILED = 1
 BAD_INPUT = 2
 SIGNAL = 128
-"""Plus the number of the signal that ended the command: 130 after Ctrl-C."""
+"""The exit status of a signal is this plus its number, such as 130 after Ctrl-C."""
 
 
 @contextlib.contextmanager
@@ -45,7 +45,7 @@ def reported(*, verbose: bool) -> Iterator[None]:
 
 
 def _usage_sentence(error: click.UsageError) -> str:
-    """Return what is wrong with the words of a command, and where to read how to write them."""
+    """Return what is wrong with a command line, and where its syntax is documented."""
     message = error.format_message().rstrip(".")
     command = "tfparallel" if error.ctx is None else error.ctx.command_path
     if message[1:2].islower():  # click begins with a capital, a sentence after `error:` does not

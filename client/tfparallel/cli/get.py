@@ -15,7 +15,7 @@ from tfparallel_operator.api import names
 
 
 class _Nouns(options.Group):
-    """Takes a noun in the plural too, as kubectl does."""
+    """A command that accepts the plural of its nouns, as kubectl does."""
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         return super().get_command(ctx, {"jobs": "job"}.get(cmd_name, cmd_name))

@@ -12,7 +12,7 @@ from tfparallel.cli import options
 
 
 class Way(enum.StrEnum):
-    """How the model is trained."""
+    """How to train the model."""
 
     SYNCHRONOUS = "synchronous"
     PARAMETER_SERVERS = "parameter-servers"
@@ -22,7 +22,7 @@ class Way(enum.StrEnum):
 
     @property
     def program(self) -> str:
-        """The file of code."""
+        """The name of the file with the code."""
         return "train.py" if self is Way.SCRIPT else "model.py"
 
 
@@ -67,6 +67,6 @@ def command(folder: pathlib.Path, *, way: str | None) -> None:
 
 
 def _job_name(folder: pathlib.Path) -> str:
-    """Return a name for the job that Kubernetes takes, from that of the folder."""
+    """Return a valid Kubernetes name for the job, from the name of the folder."""
     name = re.sub(r"[^a-z0-9]+", "-", folder.resolve().name.lower())[:30].strip("-")
     return name if re.match("[a-z]", name) else f"job-{name}".strip("-")

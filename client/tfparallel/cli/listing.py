@@ -14,7 +14,7 @@ from tfparallel_operator import wall_clock
 
 TABLES = (options.Format.TABLE, options.Format.WIDE)
 _WIDE_COLUMNS = 160
-"""Of a wide table, which a narrower terminal wraps as it does kubectl's."""
+"""Width of a wide table. A narrower terminal wraps it, as it wraps kubectl's."""
 
 
 def show(
@@ -47,7 +47,7 @@ def show(
 
 
 async def note_absence(backend: Backend, jobs: Sequence[models.Job]) -> None:
-    """Say on standard error that no operator acts on jobs that go on, if none does."""
+    """If no operator runs for jobs that have not ended, say so on standard error."""
     pending = [job for job in jobs if not job.is_finished and not job.other_manager]
     namespaces = sorted({job.namespace for job in pending})
     operators = await backend.list_operators() if namespaces else None

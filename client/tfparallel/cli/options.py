@@ -25,7 +25,7 @@ job_file = click.argument("job", type=FILE, metavar="JOB.yaml")
 
 
 def bare_names(_context: click.Context, _parameter: click.Parameter, value: Any) -> Any:
-    """Return one or more names of jobs without the kind that kubectl and `-o name` put first."""
+    """Return names of jobs without the kind that kubectl and `-o name` put before them."""
     if isinstance(value, tuple):
         return tuple(map(_bare_name, value))
     return value and _bare_name(value)
@@ -88,12 +88,12 @@ def variables(verb: Callable[..., None]) -> Callable[..., None]:
 
 
 def output_folder(meaning: str) -> Callable[[Callable[..., None]], Callable[..., None]]:
-    """Return the option that names the folder of what a verb writes."""
+    """Return the option for the folder in which a verb writes."""
     return click.option("--output", type=FILE, metavar="DIR", help=meaning)
 
 
 class Format(enum.StrEnum):
-    """What a verb prints."""
+    """The format of a verb's output."""
 
     TABLE = "table"
     WIDE = "wide"
@@ -116,7 +116,7 @@ epochs = click.option(
 
 
 def with_epochs(assignments: Sequence[str], epochs: int | None) -> Sequence[str]:
-    """Return the changes of a job with those that `--epochs` stands for."""
+    """Return the changes to a job, including that of `--epochs`."""
     if epochs is None:
         return assignments
     return (*assignments, f"spec.trainer.epochs={epochs}", "spec.trainer.steps=null")

@@ -52,7 +52,7 @@ def command(paths: Sequence[pathlib.Path], *, ask_server: bool, choice: access.C
 
 
 def _read(path: pathlib.Path) -> tuple[list[validation.Job], list[str]]:
-    """Return the jobs at a path, and why some of its files have none."""
+    """Return the jobs at a path, and the problems of its files."""
     jobs: list[validation.Job] = []
     faults: list[str] = []
     try:
@@ -70,7 +70,7 @@ def _read(path: pathlib.Path) -> tuple[list[validation.Job], list[str]]:
 def _ask(
     choice: access.Choice, jobs: Sequence[validation.Job]
 ) -> tuple[list[validation.Job], list[str]]:
-    """Return the jobs that the API server would take, and what it refuses of the others."""
+    """Return the jobs that the API server would accept, and its problems with the others."""
 
     async def act(cluster: backend.ClusterBackend) -> tuple[list[validation.Job], list[str]]:
         valid: list[validation.Job] = []

@@ -46,7 +46,7 @@ def command(*, only_client: bool, output_format: str, choice: access.Choice) -> 
 
 
 async def _ask_cluster(choice: access.Choice) -> dict[str, str]:
-    """Return what the checks of a cluster say of its versions; empty: it does not answer."""
+    """Return the versions in a cluster, as the checks find them; empty: it does not answer."""
     versions: dict[str, str] = {}
     try:
         async with (

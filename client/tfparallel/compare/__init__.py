@@ -1,1 +1,1 @@
-"""`tfparallel compare`: one model trained synchronously and asynchronously, and what that shows."""
+"""`tfparallel compare`: trains a model synchronously and asynchronously, and compares the runs."""

@@ -1,4 +1,4 @@
-"""What each mode takes besides time: messages and bytes by formula, and lines of code."""
+"""The cost of each mode besides time: messages and bytes by formula, and lines of code."""
 
 import importlib.util
 import io

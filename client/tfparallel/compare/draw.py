@@ -12,7 +12,7 @@ SPEED = "speed.svg"
 STALENESS = "staleness.svg"
 
 _STALENESS_SHOWN = 20
-"""One bar counts all staleness of more than this."""
+"""The largest staleness with its own bar. The last bar counts all larger ones."""
 
 
 def pictures(figures: report.Pictured) -> Mapping[str, svg.Picture]:

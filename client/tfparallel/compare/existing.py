@@ -1,4 +1,4 @@
-"""Runs that exist already, compared by what the trainer recorded of them."""
+"""Compares existing runs by the records of the trainer."""
 
 import dataclasses
 import pathlib
@@ -19,7 +19,7 @@ _MEASURED = (outputs.TrainEvent.TRAIN, outputs.TrainEvent.EVALUATION)
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Mark:
-    """Where a run stood at the end of an epoch, at an evaluation, or at its end."""
+    """The state of a run at the end of an epoch, at an evaluation, or at its end."""
 
     step: int
     seconds: float
@@ -30,7 +30,7 @@ class Mark:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Run:
-    """What a run recorded."""
+    """The records of a run."""
 
     name: str
     marks: Sequence[Mark]

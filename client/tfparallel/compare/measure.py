@@ -1,7 +1,4 @@
-"""Figures of one run: pure functions of what it recorded.
-
-docs/benchmarks/compare.md says what each means.
-"""
+"""Figures of one run, as pure functions of its records."""
 
 import collections
 import dataclasses

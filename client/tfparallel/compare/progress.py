@@ -1,4 +1,4 @@
-"""What a person sees during the runs of a comparison."""
+"""Shows the progress of the runs of a comparison."""
 
 import time
 import types

@@ -1,4 +1,4 @@
-"""What a run recorded, as values. Pure: takes the texts of the files that the trainer leaves."""
+"""Parses the records of a run. Pure: takes the texts of the trainer's files."""
 
 import dataclasses
 import json
@@ -9,7 +9,7 @@ from tfparallel_trainer.contract import outputs
 
 
 class RecordsError(ValueError):
-    """A run's records do not describe one whole run; says why."""
+    """The records do not describe one complete run. The message says why."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -76,7 +76,7 @@ class Traffic:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Run:
-    """One run that came to its end."""
+    """A run that has ended."""
 
     model: Model
     epochs: Sequence[Epoch]

@@ -8,7 +8,7 @@ from tfparallel_operator.core import ends
 from tfparallel_trainer.contract import exits
 
 _KILLED = ("", "Error", exits.describe(137))
-"""Reasons of SIGKILL from nobody known: the kubelet may learn too late that memory was short."""
+"""Reasons of a SIGKILL of unknown origin. The kubelet may notice too late that memory was short."""
 
 
 def list_exits(facts: findings.Facts) -> Iterator[findings.Evidence]:

@@ -1,4 +1,4 @@
-"""What a diagnosis is made of, and what it is made from."""
+"""A diagnosis, and the facts from which it is made."""
 
 import dataclasses
 import datetime
@@ -13,7 +13,7 @@ from tfparallel_trainer.contract import documentation
 
 
 class Kind(enum.StrEnum):
-    """What is the matter with a job, in one word."""
+    """The kind of a diagnosis, in one word."""
 
     UNSEEN = "Unseen"
     """No operator has looked at it."""
@@ -48,7 +48,7 @@ class Source(enum.StrEnum):
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Evidence:
-    """One fact that a finding rests on."""
+    """A fact that supports a diagnosis."""
 
     source: Source
     text: str
@@ -56,19 +56,19 @@ class Evidence:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Diagnosis:
-    """Why a job is as it is."""
+    """A diagnosis: why a job waits, fails or is slow."""
 
     kind: Kind
     sentence: str
     remedy: str
-    """What to do; empty where nothing needs to be done."""
+    """What to do; empty: nothing."""
     evidence: tuple[Evidence, ...] = ()
     reason: str = ""
-    """Of the condition that it follows from, if it is one of `names.Reason`."""
+    """The reason of the condition behind the diagnosis, if it is one of `names.Reason`."""
 
     @property
     def page(self) -> str:
-        """Where the documentation says more about the reason; empty without one."""
+        """The page about the reason; empty: no reason."""
         if not self.reason:
             return ""
         return documentation.locate(documentation.REASONS, self.reason.lower())
@@ -76,18 +76,18 @@ class Diagnosis:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Facts:
-    """What a place knows of a job at one moment."""
+    """The facts about a job at one moment."""
 
     job: models.Job
     replicas: Sequence[models.Replica]
     events: Sequence[models.Event]
     """Oldest first."""
     claims: Sequence[models.Claim]
-    """Those of the job that exist, as far as rights allow."""
+    """The existing claims of the job, as far as your rights show them."""
     last_lines: Sequence[str]
-    """Of the log of the first of `logs.list_witnesses` that can be read."""
+    """The last lines of the first readable log of `logs.list_witnesses`."""
     operators: Sequence[models.Operator] | None
-    """Those that are installed; None: nobody looked, or may look."""
+    """The installed operators; None: unknown."""
     now: datetime.datetime
 
     @property
@@ -102,7 +102,7 @@ class Facts:
         return condition if holds else None
 
     def age(self, moment: datetime.datetime) -> str:
-        """Return for how long something is so: 45s, 12m, 3h, 8d."""
+        """Return the time since then, such as 45s, 12m, 3h or 8d."""
         return terminal.age(moment, self.now)
 
 

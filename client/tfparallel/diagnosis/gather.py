@@ -1,4 +1,4 @@
-"""What a place knows of a job, and the diagnosis of it."""
+"""Reads the facts about a job, and returns its diagnosis."""
 
 import contextlib
 
@@ -7,13 +7,13 @@ from tfparallel.diagnosis import findings, rules
 from tfparallel_operator import wall_clock
 
 _LINES = 6
-"""Of a log, as evidence."""
+"""Number of lines of a log that are evidence."""
 _READ_LINES = 3 * _LINES
-"""Some of them are TensorFlow's first ones."""
+"""Number of lines that are read, because some of them are TensorFlow's first ones."""
 
 
 async def diagnose_job(jobs: backend.Backend, name: str) -> findings.Diagnosis:
-    """Say why a job is as it is.
+    """Return the diagnosis of a job.
 
     Raises:
         JobNotFound: no job has the name.
@@ -22,7 +22,7 @@ async def diagnose_job(jobs: backend.Backend, name: str) -> findings.Diagnosis:
 
 
 async def diagnose(jobs: backend.Backend, job: models.Job) -> findings.Diagnosis:
-    """Say why a job is as it is."""
+    """Return the diagnosis of a job."""
     replicas = list(await jobs.list_replicas(job))
     facts = findings.Facts(
         job=job,

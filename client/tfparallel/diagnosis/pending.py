@@ -1,4 +1,4 @@
-"""Pods that wait: which of them says why, and in which words. Pure."""
+"""Finds the pod that explains best why pods wait. Pure."""
 
 import dataclasses
 from collections.abc import Iterator
@@ -14,15 +14,15 @@ class Wait:
 
     pod: pending_reasons.WaitingPod
     reason: str
-    """Why, in the words of scheduler, kubelet or the volumes' controllers; empty: nobody said."""
+    """The message of the scheduler, the kubelet or a volume controller; empty: none."""
     others: int
     """How many more pods wait."""
     other_causes: tuple[str, ...] = ()
-    """Why some of them do, where it is for another reason, with remedies."""
+    """Other reasons why some of them wait, with remedies."""
 
     @property
     def remedy(self) -> str:
-        """What to do about it."""
+        """The remedy."""
         if self.reason:
             describe = f"`kubectl describe pod {self.pod.name}`"
             return remedies.find(self.reason) or f"See what the cluster says of it: {describe}."
@@ -32,7 +32,7 @@ class Wait:
 
 
 def find_wait(facts: findings.Facts) -> Wait | None:
-    """Return the pod that waits and says most about why."""
+    """Return the waiting pod whose message explains most."""
     pending = [replica for replica in facts.replicas if replica.phase == "Pending"]
     if not pending:
         return None
@@ -53,7 +53,7 @@ def find_wait(facts: findings.Facts) -> Wait | None:
 
 
 def describe_wait(wait: Wait) -> str:
-    """Return the part of a sentence that says what waits, and why."""
+    """Return the clause that says which pods wait, and why."""
     name = wait.pod.name
     subject = f"{name} waits" if not wait.others else f"{name} and {wait.others} more wait"
     if wait.reason:
@@ -81,7 +81,7 @@ def list_evidence(wait: Wait, facts: findings.Facts) -> Iterator[findings.Eviden
 
 
 def _list_evidence_of_claims(reason: str, facts: findings.Facts) -> Iterator[findings.Evidence]:
-    """Yield the state of the claims that words name, and the latest Event of each."""
+    """Yield the state of the claims that a message names, and the latest Event of each."""
     for claim in facts.claims:
         if claim.is_bound or f'"{claim.name}"' not in reason:
             continue
@@ -105,7 +105,8 @@ def _read_status(replica: models.Replica, facts: findings.Facts) -> pending_reas
 
 
 def _find_words_of_status(replica: models.Replica, facts: findings.Facts) -> str:
-    """Return the words of the pod, else those that the operator copied into the job's status."""
+    """Return the message of the pod, or else the one that the operator copied into the job's
+    status."""
     if replica.reason not in pending_reasons.UNREMARKABLE:
         return replica.reason
     label = replica.name.rpartition("-")[0]

@@ -1,4 +1,4 @@
-"""From what is known of a job to one sentence. Pure."""
+"""Turns the facts about a job into one sentence. Pure."""
 
 import dataclasses
 from collections.abc import Callable, Iterable, Iterator
@@ -13,7 +13,10 @@ from tfparallel_trainer.contract import exits
 
 
 def diagnose(facts: findings.Facts) -> findings.Diagnosis:
-    """Say why a job is as it is. The first rule that applies decides: ends outweigh the rest."""
+    """Return the diagnosis of a job.
+
+    The first rule that applies decides; the rules about ends come first.
+    """
     diagnoses = (rule(facts) for rule in _RULES)
     diagnosis = next(filter(None, diagnoses), None) or slowness.diagnose_pace(facts)
     return unseen.add_absence(facts, diagnosis)
@@ -84,7 +87,7 @@ def _remedy_of_failure(facts: findings.Facts, condition: job_status.Condition) -
 
 
 def _find_remedy(facts: findings.Facts, condition: job_status.Condition) -> str:
-    """Return what to do about a loss, also if its condition quotes a replica that says it."""
+    """Return the remedy for a loss, even if its condition quotes a replica that contains it."""
     failure = facts.status.failure
     return condition.remedy or ("" if failure is None else failure.remedy)
 
@@ -133,7 +136,7 @@ def _queued(facts: findings.Facts) -> findings.Diagnosis | None:
 def _list_events_of_queue(
     facts: findings.Facts, condition: job_status.Condition
 ) -> Iterator[findings.Evidence]:
-    """Yield Kueue's latest Event, where the condition does not have its words."""
+    """Yield Kueue's latest Event, if the condition does not contain its message."""
     workload = f"workload/{names.SINGULAR}-{facts.job.name}"
     for event in [event for event in facts.events if event.object == workload][-1:]:
         if event.message not in condition.message:
@@ -209,7 +212,7 @@ def _waiting(facts: findings.Facts) -> findings.Diagnosis | None:
 
 
 def _next_act(facts: findings.Facts) -> str:
-    """Return what the operator is about to do for a job of which no replica waits."""
+    """Return what the operator does next for a job without waiting replicas."""
     ended = next((replica for replica in facts.replicas if replica.exit_code), None)
     if ended is not None:
         return f"{ended.pod} exited with code {ended.exit_code}, and the operator looks for a cause"
@@ -232,7 +235,7 @@ def _invalid(facts: findings.Facts) -> findings.Diagnosis | None:
 
 
 def _contested(facts: findings.Facts) -> findings.Diagnosis | None:
-    """Another installation watches a job that gets on."""
+    """Another installation watches a job that trains."""
     condition = facts.find_true(names.Condition.CONTESTED)
     paced = slowness.diagnose_pace(facts)
     if condition is None or paced.kind is findings.Kind.SLOW:

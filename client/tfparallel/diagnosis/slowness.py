@@ -1,4 +1,4 @@
-"""Training that runs: how it gets on, what keeps it slow, and who cannot scale it. Pure."""
+"""Says how running training progresses, why it is slow, and whether its autoscaler fails. Pure."""
 
 from collections.abc import Iterator
 
@@ -9,11 +9,14 @@ from tfparallel_operator.core.life import slowness
 from tfparallel_operator.core.status import conditions
 
 _AUTOSCALER_SECONDS = 360.0
-"""An autoscaler that fails reports it every 15 seconds; its Events come every five minutes then."""
+"""How long an Event of a failing autoscaler counts.
+
+It fails every 15 seconds, but its Events come every five minutes.
+"""
 
 
 def diagnose_pace(facts: findings.Facts) -> findings.Diagnosis:
-    """Say how training gets on."""
+    """Say how training progresses."""
     name, is_script = facts.job.name, facts.job.is_script
     progress = slowness.Pace(facts.status, facts.now, must_report=not is_script)
     holdup = progress.find_slowness(facts.job.handle)
@@ -47,7 +50,7 @@ def diagnose_pace(facts: findings.Facts) -> findings.Diagnosis:
 def _restarted(
     facts: findings.Facts, holdup: slowness.Slowness | None
 ) -> findings.Diagnosis | None:
-    """Say what the last restart was for, while no step of the attempt has ended."""
+    """Say why the job last restarted, until a step of the attempt has ended."""
     status, name = facts.status, facts.job.name
     if not status.last_cause:
         return None
@@ -68,7 +71,7 @@ def _restarted(
 
 
 def describe_progress(report: job_status.ProgressStatus) -> str:
-    """Return a report in words."""
+    """Return the text of a report."""
     total = "" if report.total_steps is None else f" of {report.total_steps}"
     parts = [f"step {report.step}{total}"]
     parts += [f"loss {report.metrics['loss']}"] if "loss" in report.metrics else []

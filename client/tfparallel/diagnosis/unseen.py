@@ -1,4 +1,4 @@
-"""A job that no operator has looked at, or that none looks at any longer. Pure."""
+"""Diagnoses jobs that no operator has handled, or that no operator handles now. Pure."""
 
 import dataclasses
 import datetime
@@ -14,19 +14,19 @@ _REFUSED = (names.Reason.STATUS_REFUSED, names.Reason.REPLICAS_PENDING)
 """Reasons of Events on jobs whose status the operator cannot write."""
 
 _WITHOUT_OPERATOR = (findings.Kind.UNSEEN, findings.Kind.SUCCEEDED, findings.Kind.FAILED)
-"""Of jobs that need none, or whose diagnosis names it already."""
+"""Kinds of jobs that need no operator, or whose diagnosis names its absence already."""
 
 UNSEEN_AFTER = datetime.timedelta(seconds=10)
-"""How long an operator that runs may take to look at a new job."""
+"""How long a running operator may take to handle a new job."""
 
 
 def diagnose_unseen(facts: findings.Facts) -> findings.Diagnosis | None:
-    """Say why a job has no status: the operator has never looked at it."""
+    """Say why a job has no status: no operator has handled it."""
     job = facts.job
     if job.status.state is not None:
         return None
     if manager := job.other_manager:
-        sentence = f"{job.name} is left to {manager}, by spec.managedBy"
+        sentence = f"{job.name} is managed by {manager} (spec.managedBy)"
         remedy = f"See why {manager} does not run it, or create it again without managedBy."
         return findings.Diagnosis(findings.Kind.UNSEEN, sentence, remedy)
     age = facts.age(job.created)
@@ -55,9 +55,9 @@ def diagnose_unseen(facts: findings.Facts) -> findings.Diagnosis | None:
 
 
 def add_absence(facts: findings.Facts, diagnosis: findings.Diagnosis) -> findings.Diagnosis:
-    """Add, as the first evidence of a job that has not ended, that no operator runs.
+    """Add the evidence that no operator runs, if the job has not ended. It comes first.
 
-    What its own objects say stays, because an operator may run outside of the cluster.
+    The evidence of the job's own objects stays, because an operator may run outside of the cluster.
     """
     absence = None
     if diagnosis.kind not in _WITHOUT_OPERATOR and not facts.job.other_manager:
@@ -76,7 +76,7 @@ def explain_absence(
 ) -> tuple[str, str] | None:
     """Return why no operator acts on jobs of a namespace, and what to do.
 
-    None: an operator runs, or nobody may look.
+    None: an operator runs, or your rights do not show operators.
     """
     if operators is None:
         return None
@@ -121,7 +121,7 @@ def _list_own_events(facts: findings.Facts) -> list[models.Event]:
 
 
 def _describe_events(facts: findings.Facts) -> Iterator[findings.Evidence]:
-    """Yield what the operator could say of the job by Events alone."""
+    """Yield the operator's Events on the job, if it cannot write the status."""
     for event in _list_own_events(facts):
         if event.reason not in _REFUSED:
             text = f"{event.reason} {facts.age(event.time)} ago: {remedies.shorten(event.message)}"

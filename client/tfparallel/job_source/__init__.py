@@ -1,5 +1,5 @@
-"""Reads and checks the job that a user gives: its file, the files next to it, and overrides.
+"""Reads and checks a user's job: its file, the files next to it, and overrides.
 
-`source` reads all of it. `user_module` finds faults in the module's text, `cluster_checks` what a
-cluster refuses and this machine does not show.
+`source` reads all of it. `user_module` finds faults in the text of the module, and `cluster_checks`
+finds problems that show only in a cluster.
 """

@@ -1,4 +1,4 @@
-"""What a cluster makes of a job that a run on this machine does not show."""
+"""Finds problems of a job that show only in a cluster, not in a run on this machine."""
 
 import re
 from collections.abc import Iterator
@@ -17,7 +17,7 @@ _IMAGE = re.compile(
 
 
 def find_warnings(job: types.TFParallelJob) -> list[problems.Problem]:
-    """Return each field that no cluster takes, or that counts for nothing in one."""
+    """Return the fields that no cluster accepts, or that have no effect there."""
     has_trainer = job.spec.trainer is not None
     warnings: list[problems.Problem] = []
     for role, spec in job.spec.tf_replica_specs.items():

@@ -1,4 +1,4 @@
-"""ConfigMaps and Secrets that the job's file brings: files and variables for its pods."""
+"""ConfigMaps and Secrets in the job's file, which give its pods files and variables."""
 
 import base64
 import binascii
@@ -29,7 +29,7 @@ class _Metadata(pydantic.BaseModel):
 
 
 class _ConfigMap(pydantic.BaseModel):
-    """What files are made from; the rest is let through unread."""
+    """The fields from which files are made. Other fields are not read."""
 
     metadata: _Metadata
     data: dict[str, str] = pydantic.Field(default_factory=dict)

@@ -1,4 +1,4 @@
-"""What a user gives to a run: the job's file, the files next to it, and the overrides."""
+"""The input of a run: the job's file, the files next to it, and the overrides."""
 
 import dataclasses
 import pathlib
@@ -20,31 +20,32 @@ from tfparallel_trainer.contract import source_code
 from tfparallel_trainer.contract import user_module as interface
 
 _UNUSED_KINDS = ("PersistentVolumeClaim", "Namespace")
-"""Kinds that a job's file may bring for the cluster and that a folder makes up for here."""
+"""Kinds of objects in a job's file that a folder replaces here."""
 
 
 RESTARTS = 10
-"""How many failures at most lead to a restart here, unless the user asks for more.
+"""Maximum number of restarts after failures here, unless the user asks for more.
 
-A job with no limit, as TFJobs are, would repeat a mistake in its script forever."""
+Otherwise a job without a limit, as TFJobs are, would repeat a mistake in its script forever.
+"""
 
 _LIMIT = "spec.runPolicy.backoffLimit"
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Source:
-    """A checked job, and what its file brings besides."""
+    """A checked job, and the other objects in its file."""
 
     job: types.TFParallelJob
     folder: pathlib.Path
     """The user's own files lie there: that of the job's file, unless the user names another."""
     config_maps: key_maps.KeyMaps
     notes: Sequence[str]
-    """What a cluster would do and this machine does not, one sentence each."""
+    """Differences between this machine and a cluster, one sentence each."""
     secrets: key_maps.KeyMaps = dataclasses.field(default_factory=dict)
-    """The Secrets of its file."""
+    """The Secrets in the job's file."""
     environment: Mapping[str, str] = dataclasses.field(default_factory=dict)
-    """Variables of every process of this run; they win over those of the job."""
+    """Variables of every process of this run, which take precedence over those of the job."""
 
 
 def read(

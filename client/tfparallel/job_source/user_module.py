@@ -1,6 +1,6 @@
-"""What is wrong with the user's module, as far as its text shows: no process, no TensorFlow.
+"""Finds problems of the user's module in its text, without a process or TensorFlow.
 
-Only what is sure is a problem. Where the module may change what can be imported, or which names it
+It reports only certain problems. If the module may change what can be imported, or which names it
 has, the trainer finds out.
 """
 
@@ -16,10 +16,10 @@ from collections.abc import Callable, Collection, Iterator, Sequence
 from tfparallel_trainer.contract import user_module
 
 _DYNAMIC_NAMES = {"globals", "locals", "vars", "exec", "eval", "setattr"}
-"""Functions with which a module gets names that its text does not show."""
+"""Functions by which a module may get names that its text does not show."""
 
 _IMPORT_MODULES = {"sys", "site", "importlib"}
-"""Modules with which a module changes where imports are looked up."""
+"""Modules by which a module may change the search path of imports."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

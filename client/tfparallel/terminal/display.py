@@ -1,4 +1,4 @@
-"""What a person sees while a job runs: the placement, the replicas' lines, how far it has come."""
+"""Shows a running job: the placement, the lines of replicas, the progress."""
 
 import itertools
 import os
@@ -65,7 +65,7 @@ class _Console(rich_console.Console):
                 yield rich_segment.Segment(plain_text.escape(text, keep="\n"), plain)
 
     def on_broken_pipe(self) -> None:
-        """Write into nothing from now on, and end like one who was asked to."""
+        """Discard further output, and exit as on SIGTERM."""
         self.quiet = True
         nowhere = os.open(os.devnull, os.O_WRONLY)
         os.dup2(nowhere, self.file.fileno())
@@ -229,11 +229,11 @@ class Display:
         return message in self._messages
 
     def note(self, text: str) -> None:
-        """Show something that people should know."""
+        """Show a note for people."""
         print_line(self._err, rich_text.Text(text, "dim"))
 
     def event(self, event: decision.Event) -> None:
-        """Show what was decided, without the error that a replica's line has shown already."""
+        """Show a decision, without the error that a replica's line has already shown."""
         self._messages.add(event.message)
         warns = event.type is decision.EventType.WARNING
         style = "bold yellow" if warns else "bold"
@@ -244,7 +244,7 @@ class Display:
         print_line(self._err, text)
 
     def progress(self, progress: job_status.ProgressStatus) -> None:
-        """Show how far training has come; the first report begins the bar."""
+        """Show the progress of training. The first report starts the bar."""
         if self._bar is None:
             self._print_progress(progress)
             return
@@ -286,7 +286,7 @@ def _share_file(out: rich_console.Console, err: rich_console.Console) -> bool:
 
 
 def without_errors(message: str, errors: Iterable[str]) -> str:
-    """Return a message without the errors that it quotes."""
+    """Return a message without the quoted errors."""
     quoted = "|".join(map(re.escape, sorted(errors, key=len, reverse=True)))
     return re.sub(rf": (?:{quoted})(?:\.?(?=$|;)|(?=\. ))", "", message) if quoted else message
 

@@ -1,4 +1,4 @@
-"""Where the parts of a model are that is split, for people."""
+"""Shows the placement of a split model."""
 
 from collections.abc import Sequence
 
@@ -19,9 +19,9 @@ def headline(placement: job_status.PlacementStatus) -> str:
 
 
 def table(placement: job_status.PlacementStatus) -> rich_table.Table:
-    """Return the stages as a table; how long each computes in a step where that is known.
+    """Return the stages as a table, with the seconds that each computes in a step, if known.
 
-    Its share of what all stages compute stands beside the share that the planner expected.
+    Each stage's share of the computation is next to the share that the planner expected.
     """
     timed = any(stage.busy_seconds is not None for stage in placement.stages)
     measured = shares([stage.busy_seconds for stage in placement.stages])

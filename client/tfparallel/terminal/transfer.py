@@ -1,4 +1,4 @@
-"""How far a download has come."""
+"""Shows the progress of a download."""
 
 import contextlib
 import time

@@ -1,6 +1,6 @@
-"""Sentences as they are printed: on a terminal broken between words, in a file whole.
+"""Prints sentences: broken between words on a terminal, and whole in a file.
 
-They may quote pods and the API server, so none of them brings a control character to a terminal.
+They may quote pods and the API server, so control characters are escaped.
 """
 
 import re
@@ -13,7 +13,7 @@ import click
 from tfparallel_trainer.contract import plain_text
 
 _GLUE = "\0"
-"""Stands for a space where a line must not break."""
+"""A character for a space at which a line must not break."""
 
 
 def echo(text: str, *, is_error: bool = False) -> None:
@@ -22,7 +22,7 @@ def echo(text: str, *, is_error: bool = False) -> None:
 
 
 def say(text: str) -> None:
-    """Print what is no result: to standard error."""
+    """Print a note to standard error."""
     if sys.stderr.isatty():
         width = shutil.get_terminal_size().columns
         text = "\n".join(wrapped for line in text.splitlines() for wrapped in wrap(line, width))

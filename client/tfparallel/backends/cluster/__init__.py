@@ -1,5 +1,5 @@
-"""Jobs in a cluster: how it is reached, and what is read from it and written to it.
+"""Jobs in a cluster: connects to it, reads from it and writes to it.
 
-`access` finds the context as kubectl does, `backend` does what the client asks for, `answers` turns
-refusals of the API server into sentences with a remedy.
+`access` finds the context as kubectl does, `backend` carries out the client's calls, and `refusals`
+turns errors of the API server into sentences with a remedy.
 """

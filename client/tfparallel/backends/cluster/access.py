@@ -1,4 +1,4 @@
-"""Which cluster and which namespace: the rules of kubectl."""
+"""Chooses the cluster and the namespace by the rules of kubectl."""
 
 import contextlib
 import dataclasses
@@ -22,14 +22,14 @@ class Context:
     """A cluster, a user and a namespace."""
 
     name: str
-    """Of the context in the kubeconfig; empty in a pod."""
+    """Name of the context in the kubeconfig; empty in a pod."""
     namespace: str
     access: credentials.Access
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Choice:
-    """What the user chose by options; None: as kubectl does without them."""
+    """The user's options; None: the option is absent, and kubectl's default applies."""
 
     kubeconfig: str | None = None
     """Path of a kubeconfig; several are separated as in $KUBECONFIG."""
@@ -80,7 +80,7 @@ def _files(choice: Choice) -> str:
 
 @contextlib.contextmanager
 def _login_explained(context: str) -> Iterator[None]:
-    """Raise what the package kubernetes only logs: that a login plugin fails.
+    """Raise an error if a login plugin fails, which the package kubernetes only logs.
 
     Raises:
         Failure: with the words of the plugin.
@@ -100,7 +100,7 @@ def _login_explained(context: str) -> Iterator[None]:
 
 
 class _Messages(logging.Handler):
-    """Keeps what is logged."""
+    """Collects log messages."""
 
     def __init__(self, level: int) -> None:
         super().__init__(level)

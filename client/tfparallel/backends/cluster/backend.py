@@ -24,13 +24,13 @@ _DELETED = "DELETED"
 """The type of a watch's event."""
 
 _PAUSE_SECONDS = 1.0
-"""Between two tries to watch."""
+"""Seconds between two attempts to watch."""
 
 _OPERATORS = "app.kubernetes.io/part-of=tfparallel"
 """The label of the operator's Deployment that the chart's values do not change."""
 
 _USUAL_NAMESPACE = "tfparallel-system"
-"""Of an operator, for users who may not list Deployments of all namespaces."""
+"""Namespace of the operator, for users who may not list Deployments of all namespaces."""
 
 _NAME = re.compile(r"[a-z0-9]([a-z0-9.-]*[a-z0-9])?")
 """Of an object in Kubernetes."""
@@ -54,12 +54,12 @@ class ClusterBackend:
 
     @property
     def api(self) -> api.Client:
-        """For what is no job: claims, sources, versions."""
+        """The client for other objects than jobs: claims, sources, versions."""
         return self._api
 
     @property
     def namespace(self) -> str:
-        """The namespace of everything that does not name one."""
+        """The namespace of objects that do not name one."""
         return self.context.namespace
 
     async def create_job(
@@ -76,7 +76,7 @@ class ClusterBackend:
         return await self.submit(submission.build(document, (), folder))
 
     async def submit(self, bundle: submission.Submission) -> models.Job:
-        """Create a job with all that it needs.
+        """Create a job and the objects that it needs.
 
         Raises:
             SpecError: the API server refuses an object as wrong.
@@ -85,9 +85,9 @@ class ClusterBackend:
         return await creation.submit(self._api, self.context, bundle)
 
     async def dry_run_job(self, document: Mapping[str, Any]) -> Sequence[problems.Problem]:
-        """Return what the API server refuses of a job, and store nothing.
+        """Return the API server's problems with a job, without storing it.
 
-        That a job of the name exists is no problem of the manifest.
+        If a job of the name exists, that is no problem of the manifest.
 
         Raises:
             Failure: you may not create jobs, or the API server does not answer.
@@ -123,7 +123,7 @@ class ClusterBackend:
         """Return a job.
 
         Raises:
-            JobNotFound: no job has the name; the text has near ones.
+            JobNotFound: no job has the name; the message suggests similar names.
         """
         if not _NAME.fullmatch(name):
             raise errors.JobNotFound(
@@ -185,8 +185,9 @@ class ClusterBackend:
         labels: str = "",
         fields: str = "",
     ) -> AsyncGenerator[tuple[str, models.Job], None]:
-        """Yield what happens to jobs: the type of the event, and the job. A lost connection is
-        made again, and what happened meanwhile is yielded too.
+        """Yield the events of jobs: the type of the event, and the job.
+
+        If the connection is lost, the client connects again, and yields what happened meanwhile.
 
         Args:
             seen: by uid, the jobs as the caller has them; it is kept up to date.
@@ -230,9 +231,9 @@ class ClusterBackend:
         return sorted((objects.parse_pod(body) for body in bodies), key=_place)
 
     async def list_events(self, job: models.Job) -> Sequence[models.Event]:
-        """Return what was reported of a job, its objects and its claims, oldest first.
+        """Return the Events of a job, its objects and its claims, oldest first.
 
-        Events live an hour by the API server's default.
+        By the API server's default, Events live for an hour.
         """
         with refusals.explained(self.context):
             listing = await self._api.list(resources.EVENTS, job.namespace)
@@ -260,7 +261,7 @@ class ClusterBackend:
                 yield line.decode(errors="replace")
 
     async def list_operators(self) -> Sequence[models.Operator] | None:
-        """Return the operators that are installed; None: your rights do not show them."""
+        """Return the installed operators; None: your rights do not show them."""
         for scope in (None, _USUAL_NAMESPACE):
             try:
                 listing = await self._api.list(resources.DEPLOYMENTS, scope, _OPERATORS)
@@ -271,7 +272,7 @@ class ClusterBackend:
         return None
 
     async def suspend_job(self, name: str, *, suspend: bool) -> None:
-        """Delete the replicas of a job and keep it, or have it run again.
+        """Suspend a job, which deletes its replicas, or resume it.
 
         Raises:
             Failure: the job has ended.
@@ -302,7 +303,7 @@ class ClusterBackend:
             await self._api.patch(resources.JOBS.path(job.namespace, job.name), {"spec": spec})
 
     async def delete_job(self, name: str, *, delete_results: bool = False) -> None:
-        """Delete a job and all that belongs to it; claims stay.
+        """Delete a job and its objects. Claims stay.
 
         Raises:
             SpecError: `delete_results` is true.
@@ -318,7 +319,7 @@ class ClusterBackend:
 
 
 def _is_new(job: models.Job, last_jobs: dict[str, models.Job]) -> bool:
-    """Whether this version of a job has not been seen; it has from now on."""
+    """Whether this version of a job is new. From now on, it counts as seen."""
     previous, last_jobs[job.uid] = last_jobs.get(job.uid), job
     return previous is None or _version(previous) != _version(job)
 

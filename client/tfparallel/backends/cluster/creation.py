@@ -1,4 +1,4 @@
-"""Creates a job with all that it needs."""
+"""Creates a job and the objects that it needs."""
 
 import contextlib
 from collections.abc import Mapping
@@ -14,11 +14,11 @@ from tfparallel_operator.api_server import errors as api_errors
 async def submit(
     api: client.Client, context: access.Context, bundle: submission.Submission
 ) -> models.Job:
-    """Create a job with all that it needs.
+    """Create a job and the objects that it needs.
 
-    Sources come before the job, so that no pod waits for them, and get the job as their owner
-    after it. If this process dies in between, the next submission of the same files uses what
-    is there.
+    Sources come before the job, so that no pod waits for them. After the job's creation, they get
+    the job as their owner. If this process dies in between, the next submission of the same files
+    uses them.
 
     Raises:
         Failure: the API server refuses, or a job of the name exists.
@@ -61,7 +61,7 @@ async def _refuse_second(api: client.Client, namespace: str, name: str) -> None:
 async def _ensure(
     api: client.Client, namespace: str, resource: resources.Resource, manifest: Mapping[str, Any]
 ) -> None:
-    """Create an object unless one of its name is there."""
+    """Create an object, unless one of its name exists."""
     with contextlib.suppress(api_errors.AlreadyExists):
         await api.create(resource, namespace, manifest)
 
@@ -69,9 +69,9 @@ async def _ensure(
 async def _ensure_without_owner(
     api: client.Client, namespace: str, config_map: Mapping[str, Any]
 ) -> None:
-    """Create a ConfigMap, or take over that of a job which may be being deleted.
+    """Create a ConfigMap, or take over that of a job that may be about to be deleted.
 
-    The garbage collector deletes an object only in the version in which it saw its owner.
+    The garbage collector deletes an object only in the version in which it saw the object's owner.
     """
     name = config_map["metadata"]["name"]
     path = resources.CONFIG_MAPS.path(namespace, name)

@@ -1,4 +1,4 @@
-"""What a cluster needs so that jobs run in it, checked one by one."""
+"""Checks, one by one, whether a cluster has what jobs need."""
 
 import dataclasses
 import enum
@@ -34,7 +34,7 @@ _RIGHTS = (
     ("get", "", "persistentvolumeclaims", ""),
     ("list", "events.k8s.io", "events", ""),
 )
-"""What the verbs of the command need."""
+"""Rights that the verbs of the command need."""
 
 _AS_INSTALLED = "helm upgrade or kubectl apply -k, as you installed it"
 _UPGRADE_OPERATOR = f"Upgrade the operator ({_AS_INSTALLED})"
@@ -51,7 +51,7 @@ class Result(enum.StrEnum):
 
 
 Action = Callable[[backend.ClusterBackend], Awaitable[tuple[Result, str]]]
-"""Looks at one thing of a cluster."""
+"""Checks one requirement of a cluster."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -61,7 +61,7 @@ class Check:
     name: str
     result: Result
     text: str
-    """What is there; where the result is not ok, with a remedy."""
+    """What the check found, with a remedy if the result is not ok."""
 
 
 async def check(
@@ -133,7 +133,7 @@ def client_version() -> str:
 
 
 def _advice(installed: str, upgrade: str) -> str:
-    """Return which is older, this command or what is installed, and how to upgrade that one."""
+    """Return whether this command or the installation is older, and how to upgrade it."""
     ours = client_version()
     if _numbers(installed) > _numbers(ours):
         return f"newer than this command, {ours}. Upgrade the command: {_UPGRADE_CLIENT}"
@@ -178,7 +178,7 @@ async def _gpus(cluster: backend.ClusterBackend) -> tuple[Result, str]:
 
 
 VERSIONS: Mapping[str, Action] = {"resource definition": _definition, "operator": _operator}
-"""The checks that say what is installed."""
+"""The checks of installed versions."""
 
 ALL: Mapping[str, Action] = {
     **VERSIONS,

@@ -1,7 +1,7 @@
-"""Runs a command in a container of a pod, and streams what it writes.
+"""Runs a command in a container of a pod, and streams its output.
 
-A WebSocket of aiohttp carries bytes as they are and waits for slow readers. Logs would do neither:
-kubelets rotate them, and collectors of logs would keep a copy of the model.
+A WebSocket of aiohttp carries bytes as they are, and waits for slow readers. Logs would do neither:
+kubelets rotate them, and log collectors would keep a copy of the model.
 """
 
 import json
@@ -18,7 +18,7 @@ from tfparallel_operator.api_server import resources
 
 _PROTOCOLS = ("v5.channel.k8s.io", "v4.channel.k8s.io")
 _OUTPUT, _ERROR, _STATUS = 1, 2, 3
-"""The first byte of each message: what it carries."""
+"""The kind of a message: its first byte."""
 
 _SILENCE_SECONDS = 120.0
 _SHOWN = 300

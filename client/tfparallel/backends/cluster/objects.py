@@ -1,4 +1,4 @@
-"""From the API server's JSON to the client's models."""
+"""Converts the API server's JSON to the client's models."""
 
 import datetime
 from typing import Any
@@ -27,7 +27,10 @@ def parse_job(body: api.Object) -> models.Job:
 
 
 def parse_listed_job(body: api.Object) -> models.Job:
-    """Return a job; one whose status cannot be read has a problem, and no other job misses."""
+    """Return a job.
+
+    If its status cannot be read, the job has a problem, and other jobs are still listed.
+    """
     metadata = body["metadata"]
     status, problem = job_status.JobStatus(), ""
     try:
@@ -54,7 +57,7 @@ def parse_listed_job(body: api.Object) -> models.Job:
 
 
 def parse_pod(body: api.Object) -> models.Replica:
-    """Return the replica that a pod is."""
+    """Return the replica of a pod."""
     metadata, status = body["metadata"], body.get("status", {})
     labels = metadata.get("labels", {})
     trains = _find_trainer(status)
@@ -94,7 +97,7 @@ def claim_names(job: models.Job) -> frozenset[str]:
 
 
 def parse_operator(body: api.Object) -> models.Operator:
-    """Return the operator that a Deployment is."""
+    """Return the operator of a Deployment."""
     metadata, spec, status = body["metadata"], body["spec"], body.get("status", {})
     variables = {
         variable["name"]: variable.get("value", "")
@@ -114,12 +117,12 @@ def parse_operator(body: api.Object) -> models.Operator:
 
 
 def installed_version(body: api.Object) -> str:
-    """Return the version that chart and kustomization write on what they install; empty: none."""
+    """Return the version in the labels that chart and kustomization set; empty: none."""
     return str(body["metadata"].get("labels", {}).get(_LABEL_VERSION, ""))
 
 
 def owner_reference(job: models.Job) -> dict[str, Any]:
-    """Return what has an object deleted with a job."""
+    """Return the owner reference by which an object is deleted with a job."""
     return {
         "apiVersion": names.API_VERSION,
         "kind": names.KIND,
@@ -168,5 +171,5 @@ def _reason(status: api.Object, container: api.Object) -> str:
 
 
 def _number(label: str) -> int:
-    """Return the number of a label, which everyone may change who may change the pod."""
+    """Return the number in a label. Everyone who may change the pod may change the label."""
     return int(label) if label.isdecimal() else 0

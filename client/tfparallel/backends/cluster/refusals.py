@@ -1,4 +1,4 @@
-"""What the API server refuses, as sentences with a remedy."""
+"""Turns errors of the API server into sentences with a remedy."""
 
 import contextlib
 import importlib.metadata
@@ -20,15 +20,15 @@ _MISSING_RIGHT = re.compile(
     r'User "(?P<user>[^"]+)" cannot (?P<verb>\w+) resource "(?P<resource>[^"]+)"'
 )
 _ANONYMOUS = 'User "system:anonymous"'
-"""Who sends no credentials, such as after a login plugin failed."""
+"""The user of a request without credentials, for example after a login plugin failed."""
 
 _OTHER_NAME = ("Hostname mismatch", "IP address mismatch")
-"""What OpenSSL says of a certificate that does not name the server."""
+"""OpenSSL's message about a certificate that does not name the server."""
 
 _MISSING_NAMESPACE = re.compile(r'namespaces "(?P<name>[^"]+)" not found')
 _UNKNOWN_FIELD = re.compile(r'unknown field "(?P<field>[^"]+)"')
 _NO_VALUE = re.compile(r'^Invalid value: ("(object|null)": |(?!\S+: ))')
-"""What stands before the sentence of a rule: Kubernetes names no value of an object."""
+"""The prefix of a rule's message. Kubernetes does not show the value of an object."""
 
 _PART = re.compile(r"[^.\[\]]+")
 """The name of a field, or the number of an item."""
@@ -36,7 +36,7 @@ _PART = re.compile(r"[^.\[\]]+")
 
 @contextlib.contextmanager
 def explained(context: access.Context) -> Iterator[None]:
-    """Raise what the API server answers as an error of this package.
+    """Convert errors of the API server into errors of this package.
 
     Raises:
         SpecError: it refuses an object as wrong.
@@ -51,7 +51,7 @@ def explained(context: access.Context) -> Iterator[None]:
 
 
 def sentence(error: api_errors.ApiError, context: access.Context) -> str:
-    """Return what the answer means, and what to do."""
+    """Return the meaning of an error, and what to do."""
     where = f"context {context.name!r}" if context.name else "this cluster"
     match error.status, error:
         case 0, _:
@@ -87,7 +87,7 @@ def sentence(error: api_errors.ApiError, context: access.Context) -> str:
 
 
 def _remedy(message: str, server: credentials.Access, where: str) -> str:
-    """Return what to do if no answer came."""
+    """Return what to do if the API server did not answer."""
     field = "of its cluster in the kubeconfig"
     if any(part in message for part in _OTHER_NAME):
         return f"Set tls-server-name {field} of {where} to a name in the server's certificate"
@@ -101,7 +101,10 @@ def _remedy(message: str, server: credentials.Access, where: str) -> str:
 
 
 def lacks_right(error: api_errors.ApiError) -> bool:
-    """Whether you may not ask; a policy and a quota refuse the object instead."""
+    """Whether you lack the right to send the request.
+
+    Policies and quotas refuse the object instead.
+    """
     return _MISSING_RIGHT.search(str(error)) is not None
 
 

@@ -1,7 +1,7 @@
-"""Jobs on this machine: the operator's decisions, objects in memory, one process for each pod.
+"""Jobs on this machine: the operator's decisions, objects in memory, a process for each pod.
 
-`backend` does what the client asks for. `detached` starts a job in a process of its own and reads
-its folder. `run` runs one job: `cluster` plays the API server, the kubelet and the garbage
-collector, `launch` makes a pod's manifest a command, `process` and `supervisor` run it. `folders`
-names the files of a run.
+`backend` carries out the client's calls. `detached` starts a job in a separate process, and reads
+its folder. `run` runs one job: `cluster` acts as API server, kubelet and garbage collector,
+`launch` turns a pod's manifest into a command, and `process` and `supervisor` run the command.
+`folders` names the files of a run.
 """

@@ -17,7 +17,7 @@ from tfparallel_operator.api import load, names
 from tfparallel_operator.core import layout, observation, replicas
 
 _SOURCE = "source"
-"""Below the folder of a run: a copy of files that exist nowhere else."""
+"""Subfolder of a run: a copy of files that exist nowhere else."""
 
 
 class LocalBackend:
@@ -33,14 +33,15 @@ class LocalBackend:
         return self
 
     async def __aexit__(self, *_: object) -> None:
-        """Leave the jobs alone: they go on."""
+        """Close the backend. Jobs keep running."""
 
     async def create_job(
         self, document: Mapping[str, Any], folder: pathlib.Path, *, is_temporary: bool = False
     ) -> models.Job:
-        """Start a job in a process of its own.
+        """Start a job in a separate process.
 
-        Of a temporary folder it keeps a copy, which the job needs for as long as it can be resumed.
+        The job keeps a copy of a temporary folder, because it needs the files as long as it can be
+        resumed.
 
         Raises:
             SpecError: the job is wrong.
@@ -122,11 +123,11 @@ class LocalBackend:
                 yield job
 
     async def list_claims(self, job: models.Job) -> Sequence[models.Claim]:
-        """Return none: here claims are folders."""
+        """Return no claims: here they are folders."""
         return ()
 
     async def list_operators(self) -> Sequence[models.Operator] | None:
-        """Return None: here no operator is needed."""
+        """Return None: local runs need no operator."""
         return None
 
     async def list_replicas(self, job: models.Job) -> Sequence[models.Replica]:
@@ -141,7 +142,7 @@ class LocalBackend:
         ]
 
     async def list_events(self, job: models.Job) -> Sequence[models.Event]:
-        """Return what was decided about the job, oldest first."""
+        """Return the events of the job, oldest first."""
         events = record.read_events(self._find(job.name).layout)
         return [event.for_job(job.name) for event in events]
 
@@ -168,7 +169,7 @@ class LocalBackend:
                 yield unfinished_line
 
     async def suspend_job(self, name: str, *, suspend: bool) -> None:
-        """End the process of a job and keep the job, or have it run again."""
+        """Suspend a job, which ends its process, or resume it."""
         run = self._find(name)
         job = run.read()
         if suspend:
@@ -181,7 +182,7 @@ class LocalBackend:
             run.start()
 
     async def scale_job(self, name: str, workers: int) -> None:
-        """Change the number of workers: a job that runs restarts from its last checkpoint.
+        """Change the number of workers. A running job restarts from its last checkpoint.
 
         Raises:
             SpecError: the job does not let its workers change, or not to this number.

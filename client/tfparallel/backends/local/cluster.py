@@ -1,8 +1,8 @@
 """A cluster in memory: the objects of one job, and a process for each of its pods.
 
-It plays the API server, the kubelet and the garbage collector for one job. It gives uids and
-resource versions, and carries decisions out in their documented order. What `decide` observes
-follows from the processes alone.
+It acts as API server, kubelet and garbage collector for one job. It assigns uids and resource
+versions, and carries out decisions in their documented order. The observation for `decide` follows
+from the processes alone.
 """
 
 import asyncio
@@ -40,7 +40,7 @@ class _Pod:
 
 
 def lay_out(job: types.TFParallelJob) -> Layout:
-    """Lay a job out: its processes have ports of their own, which replace those of nodes."""
+    """Build the layout of a job. Its processes have their own ports instead of ports of nodes."""
     return layout.build(job, first_port=host_network.FIRST_PORT)
 
 
@@ -76,7 +76,7 @@ class LocalCluster:
 
     @property
     def settled(self) -> bool:
-        """Whether no pod is on its way out."""
+        """Whether no pod is ending."""
         return not any(pod.deleting for pod in self._pods.values())
 
     def observe(self) -> observation.Children:
@@ -89,7 +89,7 @@ class LocalCluster:
         )
 
     async def apply(self, decided: decision.Decision) -> bool:
-        """Carry out a decision; return whether there was anything to write."""
+        """Carry out a decision, and return whether it wrote anything."""
         changed = decided.status != self.job.status
         if changed:
             self._write(decided.status)
@@ -105,7 +105,7 @@ class LocalCluster:
         return changed or bool(decided.deletions or decided.creations)
 
     def report(self, received: progress.Report) -> None:
-        """Take a report of the coordinator into the status."""
+        """Write a report of the coordinator into the status."""
         now = self._clock().replace(microsecond=0)
         reports = job_status.of_report(received, now)
         placement, before = reports.placement, self.job.status.placement
@@ -148,7 +148,7 @@ class LocalCluster:
         record.add_event(self._layout, decision.normal(reason, message), self._clock())
 
     def stop(self) -> None:
-        """Ask every process to end; each is killed when its grace is over."""
+        """Ask every process to end, and kill it when its grace period is over."""
         for pod in self._pods.values():
             if pod.running is not None:
                 pod.running.terminate()
@@ -160,7 +160,7 @@ class LocalCluster:
                 pod.running.kill()
 
     def _write(self, status: job_status.JobStatus) -> None:
-        """Write the status, on disk as well: the attempt is on record before its pods are."""
+        """Write the status, also to disk, so that it records the attempt before its pods exist."""
         version = str(int(self.job.metadata.resource_version) + 1)
         metadata = self.job.metadata.model_copy(update={"resource_version": version})
         self.job = self.job.model_copy(update={"status": status, "metadata": metadata})
@@ -251,7 +251,7 @@ class LocalCluster:
             pod.running.terminate()
 
     def _open_log(self, name: str) -> typing.TextIO:
-        """Open a pod's log: of its earlier attempts nothing is lost."""
+        """Open a pod's log. It keeps the lines of earlier attempts."""
         self._layout.logs.mkdir(parents=True, exist_ok=True)
         return self._layout.log(name).open("a", buffering=1, encoding="utf-8")
 

@@ -24,13 +24,13 @@ from tfparallel_operator.api import job_status, names, yaml_documents
 from tfparallel_operator.core.status import conditions
 
 POLL_SECONDS = 0.2
-"""Between two looks at a folder."""
+"""Seconds between two reads of a folder."""
 
 PROCESS_ENDED = "ProcessEnded"
-"""The reason for which a job has failed whose process is gone."""
+"""The reason of a job that failed because its process is gone."""
 
 _SOURCE = f"{names.GROUP}/source-folder"
-"""Annotation of a job: where its model's files lie."""
+"""Annotation of a job: the folder of its model's files."""
 
 _MANIFEST = "job.yaml"
 _PROCESS_LOCK = "process.lock"
@@ -45,7 +45,7 @@ class DetachedRun:
 
     @classmethod
     def create(cls, root: pathlib.Path, manifest: dict[str, Any], source: pathlib.Path) -> Self:
-        """Make the folder of a new run, which `start` starts."""
+        """Create the folder of a new run, which `start` starts."""
         root.mkdir(parents=True)
         run = cls(folders.Folders(root))
         annotations = {**manifest["metadata"].get("annotations", {}), _SOURCE: str(source)}
@@ -58,27 +58,27 @@ class DetachedRun:
 
     @property
     def _process_lock(self) -> pathlib.Path:
-        """Locked from before the process starts until it has ended."""
+        """A file that is locked from before the process starts until it has ended."""
         return self.layout.root / _PROCESS_LOCK
 
     @property
     def output(self) -> pathlib.Path:
-        """What the process wrote."""
+        """The output of the process."""
         return self.layout.root / _OUTPUT
 
     @property
     def exists(self) -> bool:
-        """Whether the folder holds a job; False after `forget`."""
+        """Whether the folder contains a job; False after `forget`."""
         return self._manifest.exists()
 
     @property
     def is_running(self) -> bool:
-        """Whether a process runs the job: one of `start`, or a `tfparallel run --output`."""
+        """Whether a process runs the job, started by `start` or by `tfparallel run --output`."""
         return locks.is_locked(self._process_lock) or locks.is_locked(self.layout.lock)
 
     @property
     def is_finished(self) -> bool:
-        """Whether the job has succeeded or failed, whatever became of its process."""
+        """Whether the job has succeeded or failed, even if its process is gone."""
         return conditions.finished(self._read_status())
 
     def read(self) -> models.Job:
@@ -105,7 +105,7 @@ class DetachedRun:
 
     @property
     def _written_manifest(self) -> pathlib.Path:
-        """The manifest, which a `tfparallel run` of its own records and does not read."""
+        """The manifest. `tfparallel run` writes it, but does not read it."""
         return self._manifest if self.exists else self.layout.manifest
 
     def _began(self, status: job_status.JobStatus) -> datetime.datetime:
@@ -152,7 +152,7 @@ class DetachedRun:
         return f"the job's process has ended before the job: resume the job. It wrote: {last}"
 
     def start(self) -> bool:
-        """Start the process; return False where one runs already."""
+        """Start the process. Return False if one is running already."""
         with self._process_lock.open("ab") as lock:
             if not locks.acquire(lock) or locks.is_locked(self.layout.lock):
                 return False
@@ -175,7 +175,7 @@ class DetachedRun:
         return [*run, "--source", source, "--output", str(root)]
 
     def _forget_process(self) -> None:
-        """Remove what an earlier process left that would pass for the new one's."""
+        """Remove files of an earlier process that look like those of the new one."""
         self.layout.lock.write_bytes(b"")
         self.layout.pods.unlink(missing_ok=True)
         status = self._read_status()
@@ -203,7 +203,7 @@ class DetachedRun:
         return int(text) if text else None
 
     def forget(self) -> None:
-        """Leave the results in the folder, and no job."""
+        """Remove the job, and keep the results in the folder."""
         self._manifest.unlink(missing_ok=True)
 
 

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping
 from tfparallel_operator.api import load
 
 RUNS = pathlib.Path("runs")
-"""Below the working directory, unless the user names another folder."""
+"""Folder of runs below the working directory, unless the user names another one."""
 
 STATUS_FILE = "status.json"
 LOCK_FILE = "run.lock"
@@ -40,7 +40,7 @@ def _time(folder: pathlib.Path) -> tuple[int, ...]:
 
 @contextlib.contextmanager
 def output(root: pathlib.Path) -> Iterator[None]:
-    """Have the folder that --output names, and write below it in the body.
+    """Create the folder of --output, in which the body writes.
 
     Raises:
         SpecError: it cannot be written to.
@@ -67,7 +67,10 @@ class Folders:
 
     @property
     def lock(self) -> pathlib.Path:
-        """Held by the runner, so that two never write into one folder; it names the process."""
+        """A lock of the runner, so that two never write into one folder.
+
+        It contains the process id.
+        """
         return self.root / LOCK_FILE
 
     @property
@@ -82,7 +85,7 @@ class Folders:
 
     @property
     def manifest(self) -> pathlib.Path:
-        """The job that runs here, with the overrides of the command line."""
+        """The manifest of the job, with the overrides of the command line."""
         return self.root / MANIFEST_FILE
 
     @property
@@ -92,11 +95,11 @@ class Folders:
 
     @property
     def logs(self) -> pathlib.Path:
-        """What the pods wrote, a file for each."""
+        """The logs of the pods, a file for each."""
         return self.root / "logs"
 
     def log(self, pod: str) -> pathlib.Path:
-        """What a pod wrote, over all its attempts."""
+        """The log of a pod, over all its attempts."""
         return self.logs / f"{pod}.log"
 
     @property
@@ -113,11 +116,11 @@ class Folders:
         return self.root / "pods" / pod / _checked("volume", name)
 
     def projected(self, pod: str, name: str) -> pathlib.Path:
-        """A volume of a pod whose files are made for it alone."""
+        """A volume whose files are created for one pod only."""
         return self.root / "made" / pod / _checked("volume", name)
 
     def failure(self, pod: str) -> pathlib.Path:
-        """What a pod's process said of its end."""
+        """The termination message of a pod's process."""
         return self.root / "failures" / pod
 
     def secret(self, name: str) -> pathlib.Path:
@@ -130,7 +133,7 @@ class Folders:
 
 
 def _checked(kind: str, name: str) -> str:
-    """Return the name of an object; a SpecError if, as a path, it leads elsewhere."""
+    """Return the name of an object; a SpecError if, as a path, it leads out of the folder."""
     if name in ("", ".", "..") or "/" in name or "\0" in name:
         raise load.SpecError(
             f"received {name!r} as the name of a {kind}; give one of lower-case letters, digits, -"
@@ -141,18 +144,18 @@ def _checked(kind: str, name: str) -> str:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Folder:
-    """A real folder that stands for a volume."""
+    """A folder that replaces a volume."""
 
     path: pathlib.Path
     files: Mapping[str, str | bytes] = dataclasses.field(default_factory=dict)
-    """Files that it holds, by their paths in it."""
+    """Content of the folder's files, by their paths."""
     fresh: bool = False
-    """Whether it begins empty with every pod."""
+    """Whether the folder is emptied for every pod."""
     below: str = ""
-    """The part of it that is mounted (subPath)."""
+    """The mounted part of the folder (subPath)."""
 
     def __post_init__(self) -> None:
-        """Refuse (SpecError) what lies out of the folder."""
+        """Refuse (SpecError) a path that leads out of the folder."""
         for below in (*self.files, self.below):
             path = pathlib.PurePosixPath(below)
             if path.is_absolute() or ".." in path.parts:
@@ -163,11 +166,11 @@ class Folder:
 
     @property
     def target(self) -> pathlib.Path:
-        """What the mount's path in the pod becomes."""
+        """The path on this machine that replaces the mount's path in the pod."""
         return self.path / self.below
 
     def prepare(self) -> None:
-        """Make the folder as the pod expects to find it."""
+        """Create the folder with the content that the pod expects."""
         if self.fresh:
             shutil.rmtree(self.path, ignore_errors=True)
         self.path.mkdir(parents=True, exist_ok=True)
@@ -178,7 +181,8 @@ class Folder:
 
 
 def _write(file: pathlib.Path, text: str | bytes) -> None:
-    """Write a file that only its owner reads, unless it is there: a peer may be reading it."""
+    """Write a file that only its owner may read, unless it exists, because a peer may be reading
+    it."""
     content = text.encode() if isinstance(text, str) else text
     if file.exists() and file.read_bytes() == content:
         return
@@ -188,13 +192,13 @@ def _write(file: pathlib.Path, text: str | bytes) -> None:
 
 
 def empty(file: pathlib.Path) -> None:
-    """Make an empty file, or empty the one that is there."""
+    """Create an empty file, or empty the existing one."""
     file.parent.mkdir(parents=True, exist_ok=True)
     file.write_bytes(b"")
 
 
 def write_whole(file: pathlib.Path, content: str) -> None:
-    """Write a file so that a reader, or a crash, sees the old content or the new."""
+    """Write a file atomically: after a crash, it has the old or the new content."""
     draft = file.with_suffix(".draft")
     draft.write_text(content, encoding="utf-8")
     draft.replace(file)

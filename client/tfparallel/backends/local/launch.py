@@ -1,4 +1,4 @@
-"""From a pod's manifest to what is started for it on this machine."""
+"""Turns a pod's manifest into the command that runs on this machine."""
 
 import dataclasses
 import os
@@ -15,11 +15,16 @@ from tfparallel_operator.core.pods import expansion
 from tfparallel_trainer.contract import environment
 
 GRACE_SECONDS = 10
-"""How long a process may take to end where its template says nothing: shorter than a pod's 30 s,
-because somebody sits and waits."""
+"""How long a process may take to end if its template says nothing.
+
+It is shorter than a pod's 30 s, because somebody is waiting.
+"""
 
 _THREAD_LIMITS = ("OMP_NUM_THREADS", "TF_NUM_INTRAOP_THREADS")
-"""Without them each of N processes starts as many threads as the machine has cores."""
+"""Variables that limit threads.
+
+Otherwise, each process starts as many threads as the machine has cores.
+"""
 
 _DEFAULTS = {
     "PYTHONUNBUFFERED": "1",  # lines appear when they are written
@@ -27,45 +32,47 @@ _DEFAULTS = {
 }
 
 _REPORT_SECONDS = "0.1"
-"""How often the coordinator reports at most: here nobody else waits for the endpoint, and a bar
-lags its lines by no more."""
+"""Minimum seconds between two reports.
+
+Locally, the endpoint has no other clients, and the bar should not lag behind the log.
+"""
 
 _NO_PROXY = ("no_proxy", "NO_PROXY")
-"""gRPC and urllib would ask a configured proxy for the way to loopback."""
+"""Hosts without a proxy. Otherwise, gRPC and urllib would connect to loopback through a proxy."""
 
 _PYTHONS = ("python", "python3")
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Translation:
-    """A pod as a process, and the folders that have to be there before it starts."""
+    """The process of a pod, and the folders that must exist before it starts."""
 
     launch: process.Launch
     needed: Sequence[folders.Folder]
     output: pathlib.Path | None
-    """Where the shipped trainer writes; None for a command that names no such folder."""
+    """The folder in which the shipped trainer writes; None: the command names no such folder."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Launcher:
-    """Translates pods of one job. Reads no file and starts nothing."""
+    """Translates the pods of one job. It reads no files and starts nothing."""
 
     disk: volumes.Volumes
     addresses: text.Substitution
-    """From the addresses of the replicas in a cluster to those on loopback."""
+    """The address on loopback for each address in a cluster."""
     replicas: int
     """How many processes share the machine."""
     inherited: Mapping[str, str]
     """The runner's own environment."""
     wrappers: Mapping[str, Sequence[str]] = dataclasses.field(default_factory=dict)
-    """By the names of pods: a program, with its arguments, that starts the pod's command."""
+    """By pod name: a program, with its arguments, that starts the pod's command."""
     overrides: Mapping[str, str] = dataclasses.field(default_factory=dict)
-    """Variables of every process, which win over those of the job."""
+    """Variables of every process, which take precedence over those of the job."""
     key: str = dataclasses.field(default_factory=lambda: secrets.token_hex(16))
-    """What the processes of the run prove to each other that they know."""
+    """The key that the processes of the run prove to each other."""
 
     def translate(self, manifest: decision.Manifest, config_maps: key_maps.KeyMaps) -> Translation:
-        """Return what to start for a pod.
+        """Return the process to start for a pod.
 
         Raises:
             SpecError: the pod asks for what only a cluster can give.
@@ -114,7 +121,7 @@ class Launcher:
     def _mounts(
         self, name: str, spec: pods.PodSpec, config_maps: key_maps.KeyMaps
     ) -> Iterator[tuple[str, folders.Folder]]:
-        """Yield each mount: its path in the pod, and the folder that stands for it here."""
+        """Yield each mount: its path in the pod, and the folder that replaces it here."""
         volumes_by_name = {volume.get("name"): volume for volume in spec.volumes}
         for mount in spec.trains.volume_mounts:
             if mount.name not in volumes_by_name:
@@ -125,9 +132,10 @@ class Launcher:
             yield mount.mount_path, dataclasses.replace(folder, below=mount.sub_path)
 
     def _folder(self, container: pods.Container, local: text.Substitution) -> pathlib.Path:
-        """Return the working directory: a mounted one as asked for, else the job file's folder.
+        """Return the working directory: the template's, if it is mounted, or else the job file's
+        folder.
 
-        An image's own folders do not exist here; the user's files lie next to the job's file.
+        The image's own folders do not exist here, and the user's files are next to the job's file.
         """
         mapped = local.apply(container.working_dir)
         if mapped == container.working_dir:
@@ -135,7 +143,7 @@ class Launcher:
         return pathlib.Path(mapped)
 
     def _environment(self, values: Mapping[str, str], container: pods.Container) -> dict[str, str]:
-        """Return what the process gets besides the variables of its container."""
+        """Return the variables of the process in addition to those of its container."""
         result = {
             name: value
             for name, value in self.inherited.items()
@@ -159,7 +167,10 @@ class Launcher:
 
 
 def _runs_trainer(container: pods.Container) -> bool:
-    """Whether the operator gave the container a job file: then the image's workspace is meant."""
+    """Whether the operator gave the container a job file.
+
+    Then paths refer to the image's workspace.
+    """
     return any(variable.name == environment.JOB_FILE for variable in container.env)
 
 

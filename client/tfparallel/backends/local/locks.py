@@ -1,4 +1,4 @@
-"""Locks of files that say which process is alive: the system releases them, however it ends."""
+"""File locks that show whether a process is alive, because the system releases them at its end."""
 
 import fcntl
 import pathlib
@@ -6,9 +6,9 @@ import typing
 
 
 def acquire(file: typing.IO[typing.Any]) -> bool:
-    """Lock an open file for as long as it is open; return False if a process has it locked.
+    """Lock an open file for as long as it is open. Return False if a process has locked it.
 
-    A reader that asks `is_locked` shares the lock for a moment, which is no reason to give up.
+    A reader that calls `is_locked` shares the lock for a moment, which is no reason to give up.
     """
     while True:
         try:

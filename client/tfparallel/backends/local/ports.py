@@ -17,18 +17,17 @@ _ELSEWHERE = ("192.0.2.1", 9)
 """An address that no machine has (RFC 5737)."""
 
 _RANGE = range(15_000, 30_000)
-"""Below the ports of outgoing connections, from 32768 on Linux and 49152 elsewhere.
-
-A replica that runs again finds its port free."""
+"""A range below the ports of outgoing connections, which begin at 32768 on Linux and 49152
+elsewhere. A replica that restarts finds its port free."""
 
 _allocated: set[int] = set()
-"""What this process has drawn: locks do not keep it from what it has locked itself."""
+"""Ports that this process has taken, because a lock does not exclude the process that holds it."""
 
 
 def allocate(count: int) -> Sequence[int]:
-    """Return free ports, which no other process of this user is given while this one lives.
+    """Return free ports, which no other process of this user gets while this one lives.
 
-    They are drawn at random, but not by the seed of the process.
+    The ports are random, but do not depend on the seed of the process.
 
     Raises:
         OSError: too few ports of the range are free.
@@ -51,7 +50,7 @@ def has_route() -> bool:
 
 
 def _claim(port: int) -> bool:
-    """Take a port that nobody else has taken, though nobody may listen at it yet."""
+    """Take a port that no other process has taken, even if nothing listens on it yet."""
     if port in _allocated:
         return False
     try:
@@ -64,7 +63,7 @@ def _claim(port: int) -> bool:
 
 @functools.cache
 def _book() -> int:
-    """The file of which processes lock a byte for each port, which ends with the process."""
+    """The file in which processes lock a byte for each port. The lock ends with the process."""
     path = pathlib.Path(tempfile.gettempdir()) / f"tfparallel-ports-{os.getuid()}"
     return os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o600)
 

@@ -1,4 +1,4 @@
-"""One running process of a pod: started under a supervisor, its lines read, ended for certain."""
+"""The process of a pod: starts it under a supervisor, reads its lines, and ends it reliably."""
 
 import asyncio
 import codecs
@@ -15,7 +15,7 @@ from collections.abc import Callable, Mapping, Sequence
 from tfparallel.backends.local import supervisor
 
 MAX_LINE = 8192
-"""Longer lines are cut in pieces, so that a process cannot fill the memory."""
+"""Maximum length of a line. A longer one is cut into pieces, so that it cannot fill the memory."""
 
 _DRAIN_SECONDS = 2.0
 _ID_SECONDS = 30.0
@@ -26,7 +26,7 @@ LineSink = Callable[[str], None]
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Launch:
-    """What to start, where, and how long it may take to end when it is asked to."""
+    """A command, its working directory, and its grace period."""
 
     command: Sequence[str]
     environment: Mapping[str, str]
@@ -74,11 +74,11 @@ class Process:
         return cls(running, ours, asyncio.create_task(_read_lines(output, sink)))
 
     def terminate(self) -> None:
-        """Ask the command to end; after its grace it is killed."""
+        """Ask the command to end, and kill it after its grace period."""
         self._order(supervisor.TERMINATE)
 
     def kill(self) -> None:
-        """End the command and all that it started, at once."""
+        """Kill the command and all processes that it started."""
         self._order(supervisor.KILL)
 
     async def wait(self) -> int:

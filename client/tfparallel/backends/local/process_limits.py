@@ -1,18 +1,20 @@
-"""Limits of this shell that TensorFlow does not bear, in words for the end of a process.
+"""Explains the end of a process by limits of this shell that are too low for TensorFlow.
 
-A process that meets one aborts in native code, and its last lines name no limit.
+A process that exceeds such a limit aborts in native code, and its last lines do not name the limit.
 """
 
 import resource
 
 ADDRESS_SPACE = 8 * 2**30
-"""Bytes of addresses that are enough for a process; most of them are no memory. With 2.9 GiB on 2
-cores, TensorFlow cannot start its threads."""
+"""Bytes of address space that are enough for a process, although most of them are no memory.
+
+With 2.9 GiB on 2 cores, TensorFlow cannot start its threads.
+"""
 THREADS = 128
-"""That are enough for a process with those of TensorFlow and gRPC."""
+"""Number of open files that is enough for a process with TensorFlow and gRPC."""
 
 _UNEXPLAINED = frozenset({70, 134, 139})
-"""Exit codes of programs that cannot say which limit they have met."""
+"""Exit codes of programs that cannot say which limit they exceeded."""
 
 
 def describe(code: int, replicas: int) -> str:

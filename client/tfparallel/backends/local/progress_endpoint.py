@@ -1,4 +1,4 @@
-"""The progress endpoint on loopback: the path, the payload and the token of the cluster's."""
+"""The progress endpoint on loopback, with the same path, payload and token as in a cluster."""
 
 import contextlib
 import hmac

@@ -1,4 +1,4 @@
-"""What a run records for readers in other processes: its events, and its pods as they are."""
+"""The records of a run for readers in other processes: its events, and the state of its pods."""
 
 import datetime
 import pathlib
@@ -45,7 +45,7 @@ class Pod(pydantic.BaseModel):
     phase: observation.Phase
     exit_code: int | None = None
     reason: str = ""
-    """How it ended."""
+    """How the process ended."""
 
 
 class PodChange(Pod):
@@ -105,7 +105,7 @@ def _fields(pod: observation.Pod) -> dict[str, Any]:
 
 
 def _whole_lines(file: pathlib.Path) -> Sequence[str]:
-    """Return the lines of a file; what follows the last line end is being written."""
+    """Return the complete lines of a file. Text after the last line end is still being written."""
     try:
         return file.read_text(encoding="utf-8").split("\n")[:-1]
     except FileNotFoundError:

@@ -37,7 +37,7 @@ from tfparallel_operator.core.pods import config, pod_builder
 from tfparallel_operator.core.status import conditions
 
 TRAINER_IMAGE = "tfparallel-trainer"
-"""Named in the manifests of pods without a template; nothing is pulled here."""
+"""Image in the manifests of pods without a template. Nothing pulls it here."""
 
 _NONE = datetime.timedelta()
 """Local runs need no settling time and no restart backoff."""
@@ -52,7 +52,7 @@ class RunResult:
     job: types.TFParallelJob
     layout: folders.Folders
     trained: pathlib.Path | None
-    """Where the shipped trainer wrote its results; None when a command of the user's ran."""
+    """Folder of the shipped trainer's results; None: the job ran the user's own command."""
     stopped_by: signal.Signals | None
     """The signal that ended the run before the job had ended."""
 
@@ -192,7 +192,7 @@ class _Interruption:
 
 @contextlib.contextmanager
 def _locked(layout: folders.Folders) -> Iterator[None]:
-    """Keep a second run out of the output folder, which names this process meanwhile."""
+    """Lock the output folder for this process, so that no second run uses it."""
     with folders.output(layout.root):
         lock = layout.lock.open("a", encoding="utf-8")
     with lock:
@@ -235,7 +235,7 @@ def _going_on(job: types.TFParallelJob, layout: folders.Folders) -> types.TFPara
 
 
 def _addresses(layout: Layout) -> Mapping[replicas.Replica, str]:
-    """Give each replica an address for the whole run: one that runs again keeps its port."""
+    """Give each replica an address for the whole run. A restarted replica keeps its port."""
     every = layout.all_replicas
     allocated = ports.allocate(len(every))
     return {replica: f"{ports.HOST}:{port}" for replica, port in zip(every, allocated, strict=True)}
@@ -244,7 +244,7 @@ def _addresses(layout: Layout) -> Mapping[replicas.Replica, str]:
 def _translations(
     layout: Layout, launcher: launch.Launcher, config_maps: key_maps.KeyMaps
 ) -> Mapping[replicas.Replica, launch.Translation]:
-    """Translate every pod before anything starts, so that what cannot run is told at once.
+    """Translate every pod before anything starts, so that problems are reported at once.
 
     Raises:
         SpecError: with a sentence for each role that asks for what only a cluster can give.
@@ -278,6 +278,6 @@ def _placements(
 
 
 def _shown(command: Sequence[str]) -> str:
-    """Return a command for people: the path of this Python says nothing to them."""
+    """Return a command for people, without the path of this Python."""
     arguments = ["python" if word == sys.executable else word for word in command]
     return shlex.join(arguments)

@@ -1,4 +1,4 @@
-"""The folder of a local run as a backend of the client, whoever has started the run."""
+"""The folder of a local run as a backend of the client, whichever process started the run."""
 
 import dataclasses
 import pathlib
@@ -9,7 +9,7 @@ from tfparallel.backends.local import backend, detached, folders
 
 
 class RunFolder(backend.LocalBackend):
-    """One run: the name of its job leads to it, whatever that is."""
+    """A backend with a single run, whatever the name of its job."""
 
     def __init__(self, root: pathlib.Path) -> None:
         super().__init__(root)

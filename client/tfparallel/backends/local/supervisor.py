@@ -42,11 +42,11 @@ _ROUND_SECONDS = 0.01
 
 
 class _Supervisor:
-    """The command, and when it has to be gone."""
+    """The command, and the time by which it must have ended."""
 
     def __init__(self, command: list[str], grace: float, control: socket.socket) -> None:
         def tell() -> None:
-            """Runs in the new process: it leads its group, and is not yet the command."""
+            """Runs in the new process, which leads its group and is not yet the command."""
             with contextlib.suppress(OSError):
                 control.sendall(b"%d\n" % os.getpid())
 
@@ -83,7 +83,7 @@ class _Supervisor:
         return None if self._deadline is None else max(0.0, self._deadline - time.monotonic())
 
     def _terminate(self) -> None:
-        """Ask the command alone, as a kubelet does; it tells those that it started."""
+        """Ask only the command to end, as a kubelet does. The command tells its own children."""
         if self._deadline is None:
             self._deadline = time.monotonic() + self._grace
             self._process.terminate()
@@ -100,7 +100,7 @@ def _adopt_orphans() -> None:
 
 
 def _end_adopted() -> None:
-    """Kill what was adopted; each that dies leaves its own children here in turn."""
+    """Kill adopted processes. If one dies, its own children come here in turn."""
     with contextlib.suppress(ChildProcessError):  # nobody is left
         for _ in range(_ADOPTED_ROUNDS):  # not a time, which a pause of the machine uses up
             while os.waitpid(-1, os.WNOHANG)[0]:

@@ -1,4 +1,4 @@
-"""Texts of a pod made right for this machine: a cluster's names replaced."""
+"""Replaces a cluster's paths and addresses in the texts of a pod."""
 
 import re
 from collections.abc import Mapping

@@ -1,4 +1,5 @@
-"""The variables of a container: written, or taken from objects of the job's file or from here."""
+"""The variables of a container, from its spec, from objects of the job's file, or from the
+environment."""
 
 import dataclasses
 import pathlib
@@ -23,18 +24,18 @@ _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_.-]*")
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Sources:
-    """Where values come from that a container does not write itself."""
+    """Sources of values that a container's spec does not contain."""
 
     objects: Mapping[key_maps.Kind, key_maps.KeyMaps]
-    """What the job's file brings."""
+    """Objects in the job's file."""
     environment: Mapping[str, str]
-    """The variables of `tfparallel run`."""
+    """The environment of `tfparallel run`."""
     overrides: Mapping[str, str] = dataclasses.field(default_factory=dict)
-    """Variables of this run, which win over the container's."""
+    """Variables of this run, which take precedence over the container's."""
 
 
 def resolve(container: pods.Container, sources: Sources) -> dict[str, str]:
-    """Return the container's variables by name, each filled in from those before it.
+    """Return the container's variables by name. Each may use the variables before it.
 
     Raises:
         SpecError: a value is missing everywhere.
@@ -86,7 +87,7 @@ def parse_overrides(
 
 
 def _assignments_of(file: pathlib.Path) -> Iterator[tuple[str, str]]:
-    """Yield the place and the text of each assignment of a file."""
+    """Yield the position and the text of each assignment in a file."""
     try:
         lines = file.read_text(encoding="utf-8").splitlines()
     except (OSError, UnicodeDecodeError) as error:

@@ -12,15 +12,15 @@ from tfparallel_operator.api import load
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Volumes:
-    """Knows a folder for each kind of volume that can exist without a cluster."""
+    """Returns a folder for each kind of volume that can exist without a cluster."""
 
     layout: folders.Folders
     job_folder: pathlib.Path
-    """Replaces every ConfigMap that is not at hand: it is made from the files there."""
+    """Folder that replaces every ConfigMap that the job's file does not contain."""
     token: str
-    """What a projected service account token holds."""
+    """Content of a projected service account token."""
     secrets: key_maps.KeyMaps = dataclasses.field(default_factory=dict)
-    """The Secrets that the job's file brings."""
+    """The Secrets in the job's file."""
 
     def folder(
         self, volume: Mapping[str, Any], pod: str, config_maps: key_maps.KeyMaps
@@ -67,7 +67,7 @@ class Volumes:
 def _chosen(
     kind: key_maps.Kind, source: str, items: list[Any], objects: key_maps.KeyMaps
 ) -> key_maps.KeyMap:
-    """Return some keys of an object as files, under the names that the volume asks."""
+    """Return some keys of an object as files, with the names that the volume gives them."""
     if source not in objects:
         raise load.SpecError(
             f"{kind} {source!r} is mounted with items but is not in the job's file; add it there,"

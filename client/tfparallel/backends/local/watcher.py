@@ -9,7 +9,7 @@ from tfparallel_operator.core import decision
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Placement:
-    """Where one replica runs, and what."""
+    """The address and the command of a replica."""
 
     replica: str
     address: str
@@ -20,19 +20,19 @@ class Watcher(typing.Protocol):
     """Receives what happens, in order; a display or a test."""
 
     def placed(self, placements: typing.Sequence[Placement]) -> None:
-        """The replicas have got their addresses; nothing runs yet."""
+        """The replicas have their addresses, but nothing runs yet."""
 
     def line(self, replica: str, text: str) -> None:
         """A replica wrote a line."""
 
     def event(self, event: decision.Event) -> None:
-        """A decision was written that people should know of."""
+        """The status has changed in a way that people should know."""
 
     def progress(self, progress: job_status.ProgressStatus) -> None:
-        """The coordinator reported how far training has come."""
+        """The coordinator has reported progress."""
 
     def split(self, placement: job_status.PlacementStatus) -> None:
-        """The coordinator reported where the parts of the model are, for the first time."""
+        """The coordinator has reported the placement of the model for the first time."""
 
     def stopping(self) -> None:
         """The run was interrupted; its processes are asked to end."""
