@@ -248,7 +248,7 @@ def test_a_job_of_another_manager_waits_for_that() -> None:
     manifest = {"spec": {"managedBy": "kueue.x-k8s.io/multikueue"}}
     job = dataclasses.replace(facts.job, manifest=manifest)
     diagnosis = rules.diagnose(dataclasses.replace(facts, job=job))
-    assert "left to kueue.x-k8s.io/multikueue" in diagnosis.sentence
+    assert "managed by kueue.x-k8s.io/multikueue (spec.managedBy)" in diagnosis.sentence
 
 
 def test_events_of_an_earlier_pod_of_the_name_do_not_count() -> None:
