@@ -4,14 +4,18 @@ import functools
 import os
 import time
 from collections.abc import Mapping
+from typing import TYPE_CHECKING
 
 from tfparallel_trainer import errors, settings
 from tfparallel_trainer.contract import environment, exits, outputs
 from tfparallel_trainer.contract.job_file import Strategy
 from tfparallel_trainer.lifecycle import termination
-from tfparallel_trainer.loop import preflight
+from tfparallel_trainer.loop import preflight, quick_imports
 from tfparallel_trainer.reporting import console, results
 from tfparallel_trainer.settings import Settings
+
+if TYPE_CHECKING:
+    from tfparallel_trainer.engines import engine
 
 
 def main() -> None:
@@ -58,18 +62,17 @@ def _has_finished(settings: Settings, out: console.Console) -> bool:
 
 def _attempt(settings: Settings, out: console.Console, started: float) -> None:
     # TensorFlow takes seconds to import; what is wrong with the settings shows before.
-    from tfparallel_trainer import user
-    from tfparallel_trainer.comms import devices
-    from tfparallel_trainer.engines import engine, setup
-    from tfparallel_trainer.engines.mesh import mesh_run as mesh
-    from tfparallel_trainer.engines.servers import control
-    from tfparallel_trainer.engines.servers import parameter_server_run as servers
-    from tfparallel_trainer.engines.split import split_run as split
-    from tfparallel_trainer.engines.strategy import strategy_run as strategy
-    from tfparallel_trainer.evaluator import checkpoint_evaluator as evaluator
-    from tfparallel_trainer.keras_fit import callbacks
-    from tfparallel_trainer.lifecycle import stall
-    from tfparallel_trainer.loop import exit_report, run
+    with quick_imports.active():
+        from tfparallel_trainer import user
+        from tfparallel_trainer.comms import devices
+        from tfparallel_trainer.engines import setup
+        from tfparallel_trainer.engines.servers import control
+        from tfparallel_trainer.evaluator import checkpoint_evaluator as evaluator
+        from tfparallel_trainer.keras_fit import callbacks
+        from tfparallel_trainer.lifecycle import stall
+        from tfparallel_trainer.loop import exit_report, run
+
+        template = _template(settings.job.strategy)
 
     give_up = functools.partial(termination.give_up, out)
     late = errors.PreemptedError(termination.LATE)
@@ -81,14 +84,6 @@ def _attempt(settings: Settings, out: console.Console, started: float) -> None:
         if settings.uses_servers and not settings.cluster.is_chief and not settings.evaluates:
             control.serve(settings, out, stop)
             return
-        templates: dict[Strategy, type[engine.RunTemplate]] = {
-            Strategy.MIRRORED: mesh.MeshRun,
-            Strategy.MULTI_WORKER_MIRRORED: mesh.MeshRun,
-            Strategy.PARAMETER_SERVER: servers.ParameterServerRun,
-            Strategy.MODEL_SPLIT: split.SplitRun,
-            Strategy.CUSTOM: strategy.StrategyRun,
-            Strategy.TPU: strategy.StrategyRun,
-        }
         with stall.watching(stall.limits(settings.job.trainer), give_up) as watch:
             module = user.load(settings.source_dir, settings.job.trainer.module, watch.moved)
             process = setup.RunContext(
@@ -105,11 +100,32 @@ def _attempt(settings: Settings, out: console.Console, started: float) -> None:
                 evaluator.until_done(process)
             else:
                 observe = functools.partial(callbacks.of_module, settings, module)
-                run.train_to_end(templates[settings.job.strategy](process), observe)
+                run.train_to_end(template(process), observe)
     except Exception as error:
         raise exit_report.translate(error, settings.cluster.alone, module) from error
     finally:
         stop.end()
+
+
+def _template(strategy: Strategy) -> "type[engine.RunTemplate]":
+    """Import the engine of a strategy; the others are not needed."""
+    match strategy:
+        case Strategy.MIRRORED | Strategy.MULTI_WORKER_MIRRORED:
+            from tfparallel_trainer.engines.mesh import mesh_run
+
+            return mesh_run.MeshRun
+        case Strategy.PARAMETER_SERVER:
+            from tfparallel_trainer.engines.servers import parameter_server_run
+
+            return parameter_server_run.ParameterServerRun
+        case Strategy.MODEL_SPLIT:
+            from tfparallel_trainer.engines.split import split_run
+
+            return split_run.SplitRun
+        case Strategy.CUSTOM | Strategy.TPU:
+            from tfparallel_trainer.engines.strategy import strategy_run
+
+            return strategy_run.StrategyRun
 
 
 if __name__ == "__main__":
