@@ -27,6 +27,7 @@ from benchmarks import (
     split_traffic,
     start,
     steps,
+    verification,
 )
 from benchmarks.operators import flood, loop, starts, steady
 
@@ -39,6 +40,7 @@ TRAINER: dict[str, Measure] = {
     "start": start.measure,
     "sharing": sharing.measure,
     "callbacks": callbacks.measure,
+    "verification": verification.measure,
 }
 SPLIT: dict[str, Measure] = {
     "split_pipeline": split_pipeline.measure,

@@ -2,7 +2,7 @@
 
 `python -m testing.trainer.random_models.plain MODULE OUTPUT SEED BATCH EPOCHS ORDER` writes the
 weights and the metrics of the last epoch to OUTPUT. The order `mixed` mixes the examples within
-each batch, which changes rounding only.
+each batch and moves each number of theirs by its last bit, which changes rounding only.
 """
 
 import pathlib
@@ -54,6 +54,8 @@ def _batches(data: Any, count: int, seed: int, batch: int, *, is_mixed: bool) ->
     """Give the batches of endless epochs in the order that docs/how-to/model-interface.md has."""
     epoch = 0
     mixing = np.random.default_rng(0)
+    if is_mixed:
+        data = (keras.tree.map_structure(_rounded, data[0]), *data[1:])
     while True:
         places = tf.range(count, dtype=tf.int64)
         order = tf.random.experimental.index_shuffle(places, [seed, epoch], count - 1).numpy()
@@ -64,6 +66,14 @@ def _batches(data: Any, count: int, seed: int, batch: int, *, is_mixed: bool) ->
             # Keras takes texts as tensors only.
             yield keras.tree.map_structure(lambda part, at=chosen: tf.constant(part[at]), data)
         epoch += 1
+
+
+def _rounded(numbers: Any) -> Any:
+    """Return numbers that differ in their last bit; whole numbers and zeros mean something."""
+    if numbers.dtype.kind != "f":
+        return numbers
+    is_whole = numbers == np.floor(numbers)
+    return np.where(is_whole, numbers, np.nextafter(numbers, np.inf))
 
 
 def main(arguments: Sequence[str]) -> None:

@@ -21,6 +21,7 @@ CLASSES = RANDOM.integers(0, 4, 64)
 ONE_HOT = np.eye(4)[CLASSES]
 IMAGES = RANDOM.uniform(size=(32, 6, 6, 3))
 OBJECTS = (RANDOM.uniform(size=(32, 6, 6, 1)) < 0.3) * 1.0
+SMALL = keras.initializers.RandomNormal(stddev=1e-6)
 MISSING = np.where(RANDOM.uniform(size=REAL.shape) < 0.02, -1.0, REAL)
 
 
@@ -64,6 +65,16 @@ class Balanced(keras.Model):
             return losses_of_examples * OPS.mean(y) if training else losses_of_examples
 
         return [Phase(losses, self.head, self.optimizer)]
+
+
+class Codebook(keras.layers.Layer):
+    """Adds how far examples are from their mean, by a scale that begins with zero."""
+
+    def build(self, _: Any) -> None:
+        self.scale = self.add_weight(shape=(), initializer="zeros")
+
+    def call(self, x: Any) -> Any:
+        return x + self.scale * (x - OPS.mean(x, 0))
 
 
 def dense(*layers: Callable[[], Any], activation: str | None = None) -> Callable[[], Any]:
@@ -138,6 +149,15 @@ IN_TRAINING = {
         "mse",
     ),
     "own step": (Balanced, None),
+    "zeros behind it": (
+        dense(Normalised, lambda: LAYERS.Dense(8, kernel_initializer="zeros")),
+        "mse",
+    ),
+    "small weights behind it": (
+        dense(Normalised, lambda: LAYERS.Dense(8, kernel_initializer=SMALL)),
+        "mse",
+    ),
+    "a scale of zero": (dense(Codebook), "mse"),
 }
 
 

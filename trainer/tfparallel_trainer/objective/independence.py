@@ -6,14 +6,16 @@ means and sums go. No rank can see from its part that they do not. So some examp
 once and in two parts, which have to add up:
 
 * The first examples, and others like them, go through the model as in inference and as in training
-  (see `trial`).
+  (see `trial`). They go through again with weights that are drawn, because a model whose last
+  kernel begins with zeros, say, gives the same whatever stands before it.
 * Targets and predictions that are drawn after the kind of the data go through each loss that is not
   Keras' own (see `drawn`). They follow from fixed seeds and from examples all over the data, where
   those are at hand. So a job is refused whatever its first examples are.
 """
 
 import contextlib
-from collections.abc import Callable
+import dataclasses
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import keras
@@ -52,8 +54,18 @@ _REMEDY = (
     "without them."
 )
 
-Compute = Callable[[Any, bool], list[loss.Fraction]]
-"""From (x, y, sample_weight), and whether it is as in training, to the terms of the loss."""
+_Weights = Sequence[tuple[Any, tf.Tensor]]
+"""Variables with the values that they take in a trial."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class _Computation:
+    """What computes the terms of a loss in a trial."""
+
+    terms_of: Callable[[Any, bool], list[loss.Fraction]]
+    """From (x, y, sample_weight), and whether it is as in training, to the terms."""
+    weights: _Weights = ()
+    """Those that are not what they are in the model."""
 
 
 def check(replica: Replica, part: Any, targets: Any = None) -> None:
@@ -66,6 +78,8 @@ def check(replica: Replica, part: Any, targets: Any = None) -> None:
     several = random_outputs.varied(part, max(_FEWEST, len(nest.leaves(part)[0])))
     for mode in (False, True) if checks.runs_user_code(replica.model) else (False,):
         _try(replica, _of_model(replica), several, mode)
+    if checks.runs_user_code(replica.model):
+        _try_drawn_weights(replica, several)
     _, y, _ = part
     if y is None or all(term.is_by_example for term in replica.terms if term.output):
         return
@@ -74,29 +88,50 @@ def check(replica: Replica, part: Any, targets: Any = None) -> None:
         _try_drawn(replica, part, pool, pattern)
 
 
-def _try(replica: Replica, compute: Compute, examples: Any, training: bool) -> None:
-    term = _dependent(replica, compute, replica.terms, examples, training)
+def _try(replica: Replica, computation: _Computation, examples: Any, training: bool) -> None:
+    term = _dependent(replica, computation, replica.terms, examples, training)
     if term is not None:
         raise _refusal(replica.model, term, training)
 
 
 def _try_drawn(replica: Replica, part: Any, pool: Any, pattern: str) -> None:
-    """Try drawn targets, which the user's loss need not take: what it raises is no fault."""
-    dependent = None
+    """Try drawn targets."""
+
+    def dependent(seed: int) -> loss.Term | None:
+        computation, terms, examples = _drawn(replica, part, pool, pattern, seed)
+        return _dependent(replica, computation, terms, examples, False)
+
+    _refuse_if_twice(replica, dependent, training=False)
+
+
+def _try_drawn_weights(replica: Replica, examples: Any) -> None:
+    """Try drawn weights, as in training."""
+
+    def dependent(seed: int) -> loss.Term | None:
+        computation = _of_model(replica, trial.drawn_weights(replica.model, seed))
+        return _dependent(replica, computation, replica.terms, examples, True)
+
+    _refuse_if_twice(replica, dependent, training=True)
+
+
+def _refuse_if_twice(
+    replica: Replica, dependent: Callable[[int], loss.Term | None], *, training: bool
+) -> None:
+    """Refuse if a term is dependent with each seed; the user's code need not take what is drawn."""
+    term = None
     for seed in _SEEDS:
         with contextlib.suppress(Exception):
-            compute, terms, examples = _drawn(replica, part, pool, pattern, seed)
-            dependent = _dependent(replica, compute, terms, examples, False)
-            if dependent is not None:
+            term = dependent(seed)
+            if term is not None:
                 continue
         return
-    if dependent is not None:
-        raise _refusal(replica.model, dependent, False)
+    if term is not None:
+        raise _refusal(replica.model, term, training)
 
 
 def _drawn(
     replica: Replica, part: Any, pool: Any, pattern: str, seed: int
-) -> tuple[Compute, list[loss.Term], Any]:
+) -> tuple[_Computation, list[loss.Term], Any]:
     """What computes some terms for drawn targets, the terms, and the examples with them."""
     x, _, weight = part
     y = random_outputs.targets(pool, EXAMPLES, pattern, seed)
@@ -118,7 +153,7 @@ def _drawn(
     def fractions(examples: Any, _: bool) -> list[loss.Fraction]:
         return loss.fractions(terms, replica.outputs, examples[1], examples[0], examples[2])
 
-    return fractions, terms, (predicted, y, weight)
+    return _Computation(fractions), terms, (predicted, y, weight)
 
 
 def _near(predicted: Any, y: Any) -> Any:
@@ -131,7 +166,7 @@ def _near(predicted: Any, y: Any) -> Any:
     )
 
 
-def _of_model(replica: Replica) -> Compute:
+def _of_model(replica: Replica, weights: _Weights = ()) -> _Computation:
     alone = collectives.Communicator(0, 1, 0, replica.device)
 
     def fractions(examples: Any, training: bool) -> list[loss.Fraction]:
@@ -142,12 +177,12 @@ def _of_model(replica: Replica) -> Compute:
                 for fraction in phase.fractions(examples, alone, training=training)
             ]
 
-    return fractions
+    return _Computation(fractions, weights)
 
 
 def _dependent(
     replica: Replica,
-    compute: Compute,
+    computation: _Computation,
     terms: list[loss.Term],
     examples: Any,
     training: bool,
@@ -157,7 +192,7 @@ def _dependent(
     middle = min(_FIRST, count // 2)
 
     def sums(first: int, end: int, known_sums: Any = None) -> tuple[Any, trial.Sums, list[Any]]:
-        return _sums(replica, compute, _rows(examples, first, end), training, known_sums)
+        return _sums(replica, computation, _rows(examples, first, end), training, known_sums)
 
     whole, added, draws = sums(0, count)
     parts = [sums(*bounds, added.addends) for bounds in ((0, middle), (middle, count))]
@@ -197,7 +232,7 @@ def _rows(examples: Any, first: int, end: int) -> Any:
 
 
 def _sums(
-    replica: Replica, compute: Compute, examples: Any, training: bool, known_sums: Any
+    replica: Replica, computation: _Computation, examples: Any, training: bool, known_sums: Any
 ) -> tuple[Any, trial.Sums, list[Any]]:
     """Numerators and denominators of the terms over some examples [terms, 2]."""
     sums = trial.Sums(known_sums)
@@ -208,7 +243,9 @@ def _sums(
         trial.same_draws() as draws,
         sums,
     ):
-        computed = metric_sums.isolate(replica, lambda: compute(examples, training)).result
+        computed = metric_sums.isolate(
+            replica, lambda: computation.terms_of(examples, training), values=computation.weights
+        ).result
     numbers = np.array(
         [[float(fraction.numerator), float(fraction.denominator)] for fraction in computed]
     )

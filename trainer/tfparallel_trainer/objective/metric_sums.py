@@ -67,16 +67,22 @@ class _Scope(keras.StatelessScope):  # type: ignore[misc]  # Keras has no types
         super().add_update((variable, value))
 
 
-def isolate(replica: Replica, call: Callable[[], Any], tape: Any = None) -> Isolated:
+def isolate(
+    replica: Replica,
+    call: Callable[[], Any],
+    tape: Any = None,
+    values: Sequence[tuple[Any, tf.Tensor]] = (),
+) -> Isolated:
     """Call a function on the model so that it changes no variable.
 
-    The tape, if there is one, watches what the function assigns to weights.
+    The tape, if there is one, watches what the function assigns to weights. Variables that have
+    values here hold these instead of their own.
     """
     states = replica.model.metrics_variables
     nothing = [(state, tf.zeros(state.shape, state.dtype)) for state in states]
     # Asked for its losses, a model takes the regularised weights from the scope.
     regularised = [weight for weight in replica.model.trainable_weights if weight.regularizer]
-    mapping = [*nothing, *((weight, weight.value) for weight in regularised)]
+    mapping = [*nothing, *((weight, weight.value) for weight in regularised), *values]
     with _Scope(tape, state_mapping=mapping, collect_losses=True) as scope:
         result = call()
     weights = {id(weight): weight for weight in replica.model.weights}

@@ -20,6 +20,9 @@ from tfparallel_trainer.objective import checks, synchrony
 SHAPED = ("normal", "uniform", "truncated_normal", "randint", "gamma", "binomial", "beta")
 """Keras' random functions whose first argument is the shape of what they draw."""
 
+_MOST_NUMBERS = 1 << 26
+"""In a weight that is drawn: a copy of a larger table may not fit."""
+
 _UNEVEN = ("categorical", "shuffle")
 """Those that draw by the number of examples."""
 
@@ -152,3 +155,23 @@ def unchanged(model: Any) -> Iterator[list[str]]:
             if not np.array_equal(variable.numpy(), before):
                 changed.append(name)
                 variable.assign(before)
+
+
+def drawn_weights(model: Any, seed: int) -> list[tuple[Any, tf.Tensor]]:
+    """Draw a value for each weight that is trained, large enough to let what follows depend on it.
+
+    A matrix has the deviation 1 / sqrt(n), n being the smaller number of its rows and columns.
+    """
+    random = np.random.default_rng(seed)
+    values = []
+    for weight in model.trainable_weights:
+        size = int(np.prod(weight.shape))
+        if not tf.as_dtype(weight.dtype).is_floating or size > _MOST_NUMBERS:
+            continue
+        columns = weight.shape[-1] if len(weight.shape) > 1 else 1
+        deviation = 1.0 / np.sqrt(max(1, min(columns, size // max(1, columns))))
+        value = tf.cast(deviation * random.standard_normal(weight.shape), weight.dtype)
+        if len(weight.shape) < 2:  # a scale stays near to what it is
+            value = weight.value + 0.5 * value
+        values.append((weight, value if weight.constraint is None else weight.constraint(value)))
+    return values
