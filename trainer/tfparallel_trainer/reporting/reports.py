@@ -65,7 +65,8 @@ class Reporter:
     def __post_init__(self) -> None:
         self.metrics: dict[str, float] = {}
         """The latest loss and metrics; those of the evaluation begin with val_."""
-        self._verification: verification.Verification | None = None
+        self.verification: verification.Verification | None = None
+        """What all checks of this attempt have compared with one process."""
         self._last = self._timed_from = self._counted_from = time.monotonic()
         self._paced = collections.deque([(0, self._last)])
         """Steps that were timed, and when, of reports of the newer half of them."""
@@ -103,9 +104,14 @@ class Reporter:
             self._examples += examples
 
     def verified(self, check: verification.Check) -> None:
-        """Report how near a step is to one process."""
-        self._verification = verification.Verification.with_check(self._verification, check)
-        if self.chief and self.lines:
+        """Report how near a step is to one process.
+
+        People read of the first check, and of those that compare less or more than the one before.
+        """
+        earlier = self.verification
+        self.verification = verification.Verification.with_check(earlier, check)
+        is_news = earlier is None or earlier.omitted != self.verification.omitted
+        if is_news and self.chief and self.lines:
             self.out.say(check.sentence)
         differences = {
             name.value: difference.value for name, difference in check.differences.items()
@@ -227,7 +233,7 @@ class Reporter:
             },
             eta=self._time_left(step, total),
             placement=self.placement(),
-            verification=self._verification,
+            verification=self.verification,
         )
 
     def _note_pace(self) -> None:
