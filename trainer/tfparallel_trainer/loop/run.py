@@ -204,8 +204,8 @@ def _write_summary(
     context.out.say(
         f"done after {position.step} steps in {duration:.1f} s: {console.metrics(reporter.metrics)}"
     )
-    if reporter.verification is not None:
-        context.out.say(reporter.verification.sentence)
+    if reporter.verified_steps is not None:
+        context.out.say(reporter.verified_steps.sentence)
 
 
 @contextlib.contextmanager

@@ -65,7 +65,7 @@ class Reporter:
     def __post_init__(self) -> None:
         self.metrics: dict[str, float] = {}
         """The latest loss and metrics; those of the evaluation begin with val_."""
-        self.verification: verification.Verification | None = None
+        self.verified_steps: verification.Verification | None = None
         """What all checks of this attempt have compared with one process."""
         self._last = self._timed_from = self._counted_from = time.monotonic()
         self._paced = collections.deque([(0, self._last)])
@@ -108,9 +108,9 @@ class Reporter:
 
         People read of the first check, and of those that compare less or more than the one before.
         """
-        earlier = self.verification
-        self.verification = verification.Verification.with_check(earlier, check)
-        is_news = earlier is None or earlier.omitted != self.verification.omitted
+        earlier = self.verified_steps
+        self.verified_steps = verification.Verification.with_check(earlier, check)
+        is_news = earlier is None or earlier.omitted != self.verified_steps.omitted
         if is_news and self.chief and self.lines:
             self.out.say(check.sentence)
         differences = {
@@ -233,7 +233,7 @@ class Reporter:
             },
             eta=self._time_left(step, total),
             placement=self.placement(),
-            verification=self.verification,
+            verification=self.verified_steps,
         )
 
     def _note_pace(self) -> None:
