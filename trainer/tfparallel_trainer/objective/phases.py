@@ -16,7 +16,7 @@ import tensorflow as tf
 from tfparallel_trainer import errors
 from tfparallel_trainer.comms import collectives
 from tfparallel_trainer.data import nest
-from tfparallel_trainer.objective import checks, label_shapes, loss, synchrony
+from tfparallel_trainer.objective import checks, label_shapes, loss, sparse_reads, synchrony
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -66,6 +66,7 @@ class Compiled:
         """All that are trained."""
         return list(self._model.trainable_variables)
 
+    @sparse_reads.by_handle()
     def fractions(
         self, part: Any, data: collectives.Communicator, *, training: bool
     ) -> list[loss.Fraction]:
@@ -120,6 +121,7 @@ class Custom:
         }
         return list(weights.values())
 
+    @sparse_reads.by_handle()
     def fractions(
         self, part: Any, data: collectives.Communicator, *, training: bool
     ) -> list[loss.Fraction]:
