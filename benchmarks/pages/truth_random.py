@@ -106,9 +106,9 @@ def section(campaign: Campaign) -> str:
         " 1e-10 apart, and 1e-8 with BatchNormalization. Models have up to 3 inputs and outputs and"
         " layers of Keras with random arguments. They have masks, shared layers, sample weights,"
         " regularizers and constraints too, and layers, losses and callbacks of users. Rounding"
-        " counts jobs of models that amplify it: Keras' own weights differ by at least a hundredth"
-        " as much, once it has the examples of each batch in another order and with other last"
-        " bits. Not counted are"
+        " counts jobs of models that amplify it. Their weights in Keras differ by at least a"
+        " hundredth as much, if examples of a batch have another order and other last bits. Not"
+        " counted are"
         f" {campaign.invalid} jobs that fail in Keras too."
     )
     head = "| strategy | jobs | equal | largest difference | rounding | refused | failed |"
