@@ -1,8 +1,10 @@
-"""What each device holds of a model: `rank_bytes.py MODEL STAGES TENSOR`.
+"""What each device holds of a model: `rank_bytes.py MODEL STAGES TENSOR [REPLICAS]`.
 
 The ranks of the mesh are built one after the other, each on a device of its own of this process.
+Replicas share the optimizer's state.
 """
 
+import dataclasses
 import math
 import pathlib
 import sys
@@ -21,8 +23,8 @@ from tfparallel_trainer.engines.split.model import recording, skeleton
 from tfparallel_trainer.objective import replica
 
 
-def main(name, stages, tensor):
-    mesh = shape.Mesh(stage=stages, tensor=tensor)
+def main(name, stages, tensor, replicas=1):
+    mesh = shape.Mesh(data=replicas, stage=stages, tensor=tensor)
     devices.prepare(mesh.size, alone=True)
     functions: dict[str, Callable[..., Any]] = {
         "build_model": stacks.ALL[name],
@@ -32,6 +34,7 @@ def main(name, stages, tensor):
     bare = skeleton.build(module, 0)
     recorded = recording.record(bare)
     divided = split_partition.divide(recorded, mesh)
+    divided = dataclasses.replace(divided, shards_optimizer=replicas > 1)
     kept = []
     for rank in range(mesh.size):
         replica.forget_names()
@@ -47,6 +50,7 @@ def main(name, stages, tensor):
                 map(size, [*local_rank.weights.values(), *local_rank.optimizer.variables])
             ),
             gradients=sum(map(size, local_rank.trained.values())),
+            state=local_rank.optimizer.state_bytes,
         )
 
 

@@ -26,6 +26,7 @@ def prepare(
     batch: int = cases.BATCH,
     *,
     same_dropout: bool = False,
+    shards_optimizer: bool = False,
     places: Mapping[int, str] | None = None,
 ) -> tuple[ranks.Ranks, batching.Source, pipeline_steps.TrainStep]:
     """The ranks, their examples and their step.
@@ -37,6 +38,7 @@ def prepare(
         order: of each stage's work.
         batch: examples of a step.
         same_dropout: whether parts of a tensor get the dropout of the whole one.
+        shards_optimizer: whether ranks along the data axis share the optimizer's state.
         places: the devices of this process by rank; absent: it has all ranks.
     """
     module = user.Module(pathlib.Path(__file__), functions)
@@ -47,7 +49,9 @@ def prepare(
     replica.forget_names()
     bare = skeleton.build(module, cases.SEED)
     divided = split_partition.divide(skeleton.recorded(module, bare), mesh, microbatches, order)
-    divided = dataclasses.replace(divided, same_dropout=same_dropout)
+    divided = dataclasses.replace(
+        divided, same_dropout=same_dropout, shards_optimizer=shards_optimizer
+    )
     replicas = ranks.build(module, bare, divided, places, examples)
     return replicas, examples, pipeline_steps.TrainStep(module, replicas, examples.spec, batch)
 
@@ -58,8 +62,12 @@ def prepare_new(
     microbatches: int,
     order: schedule.Schedule = ONE,
     batch: int = cases.BATCH,
+    *,
+    shards_optimizer: bool = False,
 ) -> tuple[ranks.Ranks, batching.Source, pipeline_steps.TrainStep]:
     """Prepare the same mesh in a generation that no other has."""
     degrees = {str(axis): mesh.degree(axis) for axis in shape.Axis}
     renewed = shape.Mesh(**degrees, generation=devices.generation())
-    return prepare(functions, renewed, microbatches, order, batch)
+    return prepare(
+        functions, renewed, microbatches, order, batch, shards_optimizer=shards_optimizer
+    )

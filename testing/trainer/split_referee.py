@@ -26,6 +26,8 @@ def check(
     batch: int = cases.BATCH,
     steps: int = 2,
     after_step: Callable[[ranks.Ranks], None] = lambda _: None,
+    *,
+    shards_optimizer: bool = False,
 ) -> list[verification.Check]:
     """Train for some steps, and compare each with one process; `after_step` may change ranks.
 
@@ -34,7 +36,7 @@ def check(
     """
     module = user.Module(pathlib.Path(__file__), functions)
     local_ranks, examples, step = split_ranks.prepare_new(
-        functions, mesh, microbatches, order, batch
+        functions, mesh, microbatches, order, batch, shards_optimizer=shards_optimizer
     )
     captures.find(local_ranks, examples.spec)
     drawn = blueprint.draw(module, cases.SEED)

@@ -49,6 +49,9 @@ def test_options_go_before_the_fields_of_the_job() -> None:
     assert (free.mesh, free.microbatches) == (None, None)
     changed = question(EXAMPLE, request.Options(overrides=("spec.mesh.microbatches=4",)))
     assert changed.microbatches == 4
+    assert not changed.shard_optimizer
+    overrides = ("spec.mesh={data: 2, stage: 2, shardOptimizer: true}",)
+    assert question(EXAMPLE, request.Options(overrides=overrides)).shard_optimizer
 
 
 def test_a_model_needs_the_number_of_devices() -> None:

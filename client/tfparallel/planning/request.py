@@ -77,6 +77,7 @@ def _of_job(source: sources.Source) -> Subject:
         mesh=None if mesh.auto else mesh.axes,
         microbatches=None if mesh.auto else mesh.microbatches,
         schedule=mesh.schedule,
+        shard_optimizer=mesh.shard_optimizer,
         batch=trainer.global_batch_size,
         seed=trainer.seed,
     )

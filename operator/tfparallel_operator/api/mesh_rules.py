@@ -38,6 +38,11 @@ MESH_RULES = (
         "mesh.cuts names the layer that each stage but the first begins with: give as many names"
         " less one as mesh.stage",
     ),
+    rules.Rule(
+        "!self.shardOptimizer || self.auto || self.data != 1",
+        "mesh.shardOptimizer shares the optimizer's state among the ranks along mesh.data, which"
+        " is 1: give data at least 2, or remove shardOptimizer",
+    ),
 )
 """Rules of the mesh alone."""
 

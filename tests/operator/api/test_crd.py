@@ -123,7 +123,12 @@ async def test_what_may_change_is_taken(namespace: Namespace) -> None:
 
 
 @pytest.mark.parametrize(
-    "mesh", [{"data": 2, "tensor": 2}, {"stage": -1, "cuts": ["a", "b", "c"]}, {"auto": True}]
+    "mesh",
+    [
+        {"data": 2, "tensor": 2, "shardOptimizer": True},
+        {"stage": -1, "cuts": ["a", "b", "c"]},
+        {"auto": True, "shardOptimizer": True},
+    ],
 )
 async def test_a_mesh_that_fits_is_taken_and_completed(
     mesh: dict[str, Any], namespace: Namespace
@@ -139,6 +144,7 @@ async def test_a_mesh_that_fits_is_taken_and_completed(
         "microbatches": 1,
         "schedule": "1F1B",
         "auto": False,
+        "shardOptimizer": False,
         **mesh,
     }
     assert load.parse_job(stored_job).spec.mesh == job_file.Mesh(**mesh)

@@ -142,6 +142,10 @@ BAD: dict[str, tuple[spec_changes.Change, str]] = {
         spec_changes.split(auto=True, cuts=["dense"]),
         "mesh.auto lets the planner choose axes, cuts and microbatches",
     ),
+    "a mesh that cannot share the optimizer's state": (
+        spec_changes.split(stage=4, shardOptimizer=True),
+        "which is 1: give data at least 2, or remove shardOptimizer",
+    ),
     "a mesh without its strategy": (
         lambda job: job["spec"].update(mesh={"data": -1}),
         "mesh and strategy ModelSplit belong together",

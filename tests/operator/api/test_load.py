@@ -267,6 +267,7 @@ def test_a_status_shows_a_report_with_its_placement_apart() -> None:
             "microbatches": 1,
             "schedule": "GPipe",
             "auto": False,
+            "shardOptimizer": False,
             "cuts": [],
         },
         "reasons": [],

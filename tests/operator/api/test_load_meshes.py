@@ -36,6 +36,9 @@ MESHES: list[tuple[str, dict[str, Any]]] = [
     ("inferred", with_mesh({"stage": -1, "tensor": 2})),
     ("planned", with_mesh({"auto": True})),
     ("cut by names", with_mesh({"stage": -1, "data": 2, "cuts": ["dense"]})),
+    ("shared state", with_mesh({"data": 2, "stage": 2, "shardOptimizer": True})),
+    ("shared state, inferred", with_mesh({"data": -1, "stage": 4, "shardOptimizer": True})),
+    ("shared state, planned", with_mesh({"auto": True, "shardOptimizer": True})),
     ("planned, with a schedule", with_mesh({"auto": True, "schedule": "GPipe"})),
     ("one process", with_mesh({"stage": 1}, worker=1)),
     ("a batch of unequal parts", with_mesh({"data": 3, "stage": 2}, worker=6)),
@@ -87,6 +90,12 @@ BAD_MESHES: list[tuple[str, dict[str, Any], str]] = [
         "auto lets the planner choose axes, cuts and microbatches: remove those that are given",
     ),
     ("both with cuts", with_mesh({"auto": True, "cuts": ["a"]}), "auto lets the planner choose"),
+    (
+        "shared state of one",
+        with_mesh({"stage": 4, "shardOptimizer": True}),
+        "spec.mesh: shardOptimizer is true and data is 1, so that no ranks could share the"
+        " optimizer's state: give data at least 2, or remove shardOptimizer",
+    ),
     (
         "more cuts than stages",
         with_mesh({"stage": 4, "cuts": ["a", "b"]}),

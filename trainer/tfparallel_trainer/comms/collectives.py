@@ -57,6 +57,7 @@ class Program(enum.IntEnum):
     COMPARE_SIZES = 17
     COMPARE_MODELS = 18
     COMPARE_PARTS = 19
+    SHARE_AVERAGES = 20
 
 
 class Hint(enum.StrEnum):
@@ -221,14 +222,36 @@ class Communicator:
         results: list[tf.Tensor] = list(tensors)
         if self.size == 1:
             return results
-        kinds = sorted({tensor.dtype.name for tensor in tensors})
-        for kind in kinds:
-            chosen = [index for index, tensor in enumerate(tensors) if tensor.dtype.name == kind]
+        for chosen in _by_type(tensors):
             packed = tf.concat([tf.reshape(tensors[index], [-1]) for index in chosen], 0)
             sizes = [tensors[index].shape.num_elements() for index in chosen]
             parts = tf.split(self.sum(packed), sizes)
             for index, part in zip(chosen, parts, strict=True):
                 results[index] = tf.reshape(part, tensors[index].shape)
+        return results
+
+    def reduce_scatter_all(self, tensors: Sequence[tf.Tensor]) -> list[tf.Tensor]:
+        """Reduce-scatter (sum) many tensors [members, n]; this member gets its row of each sum.
+
+        TensorFlow has a reduce-scatter for NCCL only. An all-to-all sends as many bytes.
+        """
+        results: list[tf.Tensor] = list(tensors)
+        for chosen in _by_type(tensors):
+            packed = tf.concat([tensors[index] for index in chosen], 1)
+            row = tf.reduce_sum(self.all_to_all(packed), 0)
+            sizes = [tensors[index].shape[1] for index in chosen]
+            for index, part in zip(chosen, tf.split(row, sizes), strict=True):
+                results[index] = part
+        return results
+
+    def gather_all(self, rows: Sequence[tf.Tensor]) -> list[tf.Tensor]:
+        """All-gather many tensors [n], with one operation for each type: [members, n]."""
+        results: list[tf.Tensor] = list(rows)
+        for chosen in _by_type(rows):
+            gathered = self.gather(tf.concat([rows[index] for index in chosen], 0))
+            sizes = [rows[index].shape[0] for index in chosen]
+            for index, part in zip(chosen, tf.split(gathered, sizes, 1), strict=True):
+                results[index] = part
         return results
 
     def _pair(self, source: int, other: int, dtype: tf.DType) -> dict[str, object]:
@@ -261,6 +284,14 @@ class Communicator:
     def _hint_for(self, dtype: tf.DType) -> Hint:
         is_other = self._hint is Hint.NCCL and dtype not in _NCCL_TYPES
         return Hint.AUTO if is_other else self._hint
+
+
+def _by_type(tensors: Sequence[tf.Tensor]) -> list[list[int]]:
+    """The positions of tensors of one type each, in the order of the types' names."""
+    return [
+        [index for index, tensor in enumerate(tensors) if tensor.dtype.name == kind]
+        for kind in sorted({tensor.dtype.name for tensor in tensors})
+    ]
 
 
 def _build_token(device: str, hint: Hint) -> Any:

@@ -213,6 +213,11 @@ class Mesh(base.Model):
     auto: bool = False
     """True: the planner chooses the axes and the microbatches for the model and the devices."""
 
+    shard_optimizer: bool = False
+    """True: each of the ranks along the data axis updates a slice of each weight and keeps the
+    optimizer's state of that slice only (ZeRO). Each then holds one part of data of the state; the
+    weights stay whole. Needs an optimizer that changes each element by itself, such as AdamW."""
+
     @property
     def axes(self) -> dict[str, int]:
         """The degrees as given, by the name of the axis."""
@@ -240,6 +245,11 @@ class Mesh(base.Model):
             raise ValueError(
                 "auto lets the planner choose axes, cuts and microbatches: remove those that are"
                 " given, or remove auto"
+            )
+        if self.shard_optimizer and not self.auto and self.data == 1:
+            raise ValueError(
+                "shardOptimizer is true and data is 1, so that no ranks could share the"
+                " optimizer's state: give data at least 2, or remove shardOptimizer"
             )
         return self
 

@@ -60,6 +60,8 @@ class Question(base.Model):
     """The order of a stage's work."""
     batch: Count = 32
     """Examples of a step over all devices."""
+    shard_optimizer: bool = False
+    """Whether ranks along the data axis share the optimizer's state."""
     length: Count | None = None
     """Value for input dimensions that are unknown until data is loaded."""
     seed: int = 0

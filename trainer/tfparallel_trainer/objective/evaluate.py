@@ -161,13 +161,18 @@ def averaged(replicas: Sequence[Replica]) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def averaged_weights(optimizer: Any, weights: Sequence[Any], device: str) -> Iterator[None]:
-    """Let these weights in the body be the averages that their optimizer keeps of them."""
+def averaged_weights(
+    optimizer: Any, weights: Sequence[Any], device: str, updated: Sequence[Any] | None = None
+) -> Iterator[bool]:
+    """Let these weights in the body be the averages that their optimizer keeps of them.
+
+    `updated` is what it updates, if these are slices of the weights. Gives whether it keeps any.
+    """
     with tf.device(device):
         before = [(weight, tf.identity(weight.value)) for weight in weights]
-        kept = before if _overwrite(optimizer, weights) else []
+        kept = before if _overwrite(optimizer, weights if updated is None else updated) else []
     try:
-        yield
+        yield bool(kept)
     finally:
         for weight, value in kept:
             weight.assign(value)

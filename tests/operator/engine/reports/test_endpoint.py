@@ -33,6 +33,7 @@ PLACEMENT = {
         "microbatches": 4,
         "schedule": "GPipe",
         "auto": False,
+        "shardOptimizer": False,
         "cuts": [],
     },
     "reasons": [],

@@ -105,6 +105,25 @@ def test_what_is_asked_for_is_kept_and_the_rest_is_chosen() -> None:
     assert cut.plan is None
 
 
+def test_replicas_that_share_the_optimizers_state_hold_a_part_of_its_slots() -> None:
+    model, cluster = perceptron(), hardware.DeviceCluster(processes=4)
+    unshared = plan_resolution.resolve(model, job_file.Mesh(data=4), 32, cluster, ADAM)
+    asked = job_file.Mesh(data=4, shard_optimizer=True)
+    shared = plan_resolution.resolve(model, asked, 32, cluster, ADAM)
+    assert shared.mesh == asked
+    assert unshared.plan is not None
+    assert shared.plan is not None
+    [before], [after] = unshared.plan.stages, shared.plan.stages
+    fixed = 16  # bytes of the step and the learning rate, which every rank holds
+    assert after.holds.slots == fixed + (before.holds.slots - fixed) / 4
+    assert after.holds.parameters == before.holds.parameters
+    assert after.holds.peak < before.holds.peak
+    chosen = plan_resolution.resolve(
+        model, job_file.Mesh(auto=True, shard_optimizer=True), 32, cluster, ADAM
+    )
+    assert chosen.mesh.shard_optimizer == (chosen.mesh.data > 1)
+
+
 def test_a_limit_of_memory_divides_the_model_or_says_what_is_lacking() -> None:
     model, cluster = perceptron(), hardware.DeviceCluster(processes=4)
     whole = plan_resolution.resolve(model, job_file.Mesh(data=4), 32, cluster, ADAM).plan

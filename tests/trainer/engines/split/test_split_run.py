@@ -22,6 +22,16 @@ LONG = pytest.mark.long
 CASES = [  # model, processes, devices of each, mesh
     pytest.param("mlp", 1, 2, {"stage": 2, "microbatches": 4}, id="mlp-1x2", marks=LONG),
     pytest.param("mlp", 2, 1, {"data": 2}, id="mlp-2x1-data", marks=LONG),
+    pytest.param("mlp", 2, 1, {"data": 2, "shardOptimizer": True}, id="mlp-2x1-state"),
+    pytest.param("mlp", 2, 2, {"data": 4, "shardOptimizer": True}, id="mlp-2x2-state", marks=LONG),
+    pytest.param(
+        "mlp",
+        2,
+        2,
+        {"data": 2, "stage": 2, "shardOptimizer": True},
+        id="mlp-2x2-stages-state",
+        marks=LONG,
+    ),
     pytest.param("mlp", 2, 1, {"stage": 2, "microbatches": 4}, id="mlp-2x1"),
     pytest.param(
         "tokens",

@@ -113,12 +113,14 @@ def test_a_stage_takes_before_it_works_and_gives_what_it_has(
     assert len(messages) == pipeline.microbatches * (len(pipeline.transfers) + len(back))
 
 
-@given(pipelines(), st.integers(1, 3), st.integers(1, 2))
+@given(pipelines(), st.integers(1, 3), st.integers(1, 2), st.booleans())
 def test_all_ranks_of_a_mesh_come_to_their_end(
-    pipeline: programs.PipelineSpec, data: int, tensor: int
+    pipeline: programs.PipelineSpec, data: int, tensor: int, shards_optimizer: bool
 ) -> None:
     mesh = shape.Mesh(data=data, stage=pipeline.count, tensor=tensor)
-    rank_programs = programs.on_mesh([pipeline] * data, mesh, trains=True)
+    rank_programs = programs.on_mesh(
+        [pipeline] * data, mesh, trains=True, shards_optimizer=shards_optimizer
+    )
     assert sorted(rank_programs) == list(range(mesh.size))
     outcome = simulation.simulate(rank_programs)
     assert not outcome.pending, str(outcome)
@@ -130,12 +132,15 @@ def test_all_ranks_of_a_mesh_come_to_their_end(
             programs.Sum(kinds.NORM),
         ]
         common = programs.Sum(kinds.GRADIENTS_AND_LOSS)
-        expected = [common] if mesh.only_data else separate
+        has_all = mesh.only_data and not shards_optimizer
+        expected = [common] if has_all else separate
         sums = [step.operation for step in steps if isinstance(step, programs.Collective)]
         assert [total for total in sums if total in (*separate, common)] == expected
         axis = shape.Axis.TENSOR
         split = [programs.Sum(kinds.PARTIAL_GRADIENTS, axis), programs.Sum(kinds.SQUARES, axis)]
         assert [total for total in sums if total in split] == (split if tensor > 1 else [])
+        of_slices = programs.Sum(kinds.SQUARES, shape.Axis.DATA)
+        assert sums.count(of_slices) == shards_optimizer
 
 
 @given(pipelines(), st.lists(st.integers(0, 4), min_size=1, max_size=3))

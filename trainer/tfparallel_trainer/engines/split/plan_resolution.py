@@ -63,7 +63,9 @@ def resolve(
     if job_mesh.cuts:
         ends = tuple(cutting.ends_of_names(model, job_mesh.cuts))
         return ResolvedPlan(mesh=job_mesh, model=model, ends=ends, plan=None)
-    constraints = search_space.Constraints(order=job_mesh.schedule, batch=batch)
+    constraints = search_space.Constraints(
+        order=job_mesh.schedule, batch=batch, shards_optimizer=job_mesh.shard_optimizer
+    )
     if not job_mesh.auto:
         parts = job_mesh.data * job_mesh.microbatches
         constraints = dataclasses.replace(
@@ -75,7 +77,10 @@ def resolve(
     plan = choose.plan_for(planner.subject(model, optimizer, cluster, _USUAL_LENGTH), constraints)
     return ResolvedPlan(
         mesh=job_file.Mesh(
-            **plan.mesh.model_dump(), microbatches=plan.microbatches, schedule=plan.schedule
+            **plan.mesh.model_dump(),
+            microbatches=plan.microbatches,
+            schedule=plan.schedule,
+            shard_optimizer=job_mesh.shard_optimizer and plan.mesh.data > 1,
         ),
         model=dataclasses.replace(model, nodes=tuple(model.nodes[index] for index in plan.order)),
         ends=plan.ends,

@@ -112,7 +112,11 @@ class SplitRun(engine.RunTemplate):
             search_space.ORDERS[self._plan.mesh.schedule],
             self._plan.ends,
         )
-        return dataclasses.replace(divided, same_dropout=context.settings.same_dropout)
+        return dataclasses.replace(
+            divided,
+            same_dropout=context.settings.same_dropout,
+            shards_optimizer=self._plan.mesh.shard_optimizer,
+        )
 
     def build_engine(self, engine_setup: setup.EngineSetup) -> engine.Engine:
         """Build the pipeline's step, and what compares it with one process."""
@@ -178,8 +182,21 @@ class SplitRun(engine.RunTemplate):
                 f"stage {stage.index}: {stage.nodes[0].name} to {stage.nodes[-1].name}, "
                 f"{console.counted(len(stage.owned), 'variable')}"
             )
+        if self._job_mesh.shard_optimizer:
+            yield f"mesh.shardOptimizer {self._describe_state()}"
         if self._job_mesh.auto and self._plan.plan is not None:
             yield "the planner's choice: " + " ".join(self._plan.plan.reasons)
+
+    def _describe_state(self) -> str:
+        """What a rank keeps of the optimizer's state, or why it keeps all."""
+        divided, rank = self._ranks.partition, self._ranks.local[0]
+        if divided.mesh.data == 1:
+            return "has no effect, because mesh.data is 1"
+        if not divided.shards_optimizer:
+            kind = type(rank.optimizer.keras_optimizer).__name__
+            return f"has no effect, because {kind} keeps no state of a weight"
+        size = progress.format_bytes(rank.optimizer.state_bytes)
+        return f"divides the optimizer's state by {divided.mesh.data}: rank {rank.index} has {size}"
 
     def _placement(self) -> progress.Placement:
         divided = self._ranks.partition

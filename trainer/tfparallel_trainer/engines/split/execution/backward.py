@@ -59,7 +59,7 @@ class TrainingWorker(stage_worker.StageWorker):
     @property
     def has_all(self) -> bool:
         """Whether it has the gradients of the whole model, once they are summed over ranks."""
-        return self._partition.mesh.only_data
+        return self._partition.mesh.only_data and not self._partition.shards_optimizer
 
     def work(self, action: schedule.Action) -> None:
         """Make the forward or the backward pass of a microbatch."""
@@ -220,7 +220,7 @@ class CompleteGradients:
         owned = [
             square
             for key, square in zip(rank.trained, squares, strict=True)
-            if worker.has_all or rank.owns(key)
+            if worker.has_all or rank.owns_state(key)
         ]
         self.own_square = tf.add_n([nothing, *owned])
         """Of the parts that this rank speaks for."""
@@ -241,7 +241,10 @@ def _with_penalty(worker: TrainingWorker, factor: tf.Tensor | None) -> list[Any]
     of_penalty = tape.gradient(added, sources, output_gradients=seed) if sources else {}
     gradients = []
     for key, gradient in worker.gradients.items():
-        both = [gradient if factor is None else update.times(gradient, factor), of_penalty.get(key)]
+        both = [
+            gradient if factor is None else update.times(gradient, factor),
+            worker.rank.own_slice(key, of_penalty.get(key)),
+        ]
         gradients.append(rank_transport.add(both, [worker.rank.kind(key, part) for part in both]))
     return gradients
 

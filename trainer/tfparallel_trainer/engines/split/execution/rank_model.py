@@ -1,17 +1,18 @@
 """A rank's share of a model: the variables of its stage, its optimizer, its loss and metrics."""
 
 import dataclasses
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import keras
 import tensorflow as tf
 
 from tfparallel_trainer import user
-from tfparallel_trainer.checkpoint import shard
+from tfparallel_trainer.checkpoint import shard, slots
 from tfparallel_trainer.comms import collectives, shape
 from tfparallel_trainer.engines.split.execution import loss_head, update
-from tfparallel_trainer.engines.split.layers import layout
+from tfparallel_trainer.engines.split.execution.state_sharding import StateSharding, VariableSlice
+from tfparallel_trainer.engines.split.layers import elementwise, layout
 from tfparallel_trainer.engines.split.layers.rules import registry
 from tfparallel_trainer.engines.split.model import (
     graph,
@@ -77,6 +78,12 @@ class RankModel:
     """The first values of the variables of random layers (two integers: seed and counter)."""
     head: replica.Replica
     """The loss and the metrics, for which only the last stage has something."""
+    replicas: tuple[int, ...]
+    """The ranks along the data axis, itself among them."""
+    state: Mapping[str, StateSharding]
+    """By key, the weights of which it updates a slice only and keeps no other optimizer state."""
+    updated: Sequence[Any]
+    """What its optimizer changes: the trained weights, or its slices of them."""
     optimizer: update.ShardOptimizer
     clock: Clock
 
@@ -122,12 +129,42 @@ class RankModel:
 
     def owns(self, key: str) -> bool:
         """Whether the one copy that counts, of its part of a weight, is this rank's."""
+        return self._is_first_copy(key, (shape.Axis.DATA,))
+
+    def owns_state(self, key: str) -> bool:
+        """The same of its part of a weight's optimizer state, and of the gradient that changes it.
+
+        `state_part` says which part that is.
+        """
+        return self._is_first_copy(key, () if key in self.state else (shape.Axis.DATA,))
+
+    def state_part(self, key: str, whole: Sequence[int]) -> shard.Part:
+        """Which part of a trained weight it keeps optimizer state for; `whole` is its shape."""
+        sharding = self.state.get(key)
+        part = self.parts[key]
+        return part if sharding is None else sharding.part(part, whole, self.data)
+
+    def own_slice(self, key: str, gradient: Any) -> Any:
+        """The part of a gradient that its optimizer takes."""
+        sharding = self.state.get(key)
+        return gradient if sharding is None else sharding.of_gradient(gradient, self.data)
+
+    def updated_rows(self) -> list[tf.Tensor]:
+        """Its slices of weights as they are now, as `join_rows` takes them from all ranks."""
+        slices = zip(self.trained, self.updated, strict=True)
+        return [self.state[key].pad(part.value) for key, part in slices if key in self.state]
+
+    def join_rows(self, rows: Sequence[tf.Tensor]) -> None:
+        """Assign the weights of which other ranks update slices: rows [ranks, n]."""
+        for (key, sharding), slices in zip(self.state.items(), rows, strict=True):
+            self.weights[key].assign(sharding.join(slices))
+
+    def _is_first_copy(self, key: str, others: tuple[shape.Axis, ...]) -> bool:
+        """Whether a weight is its stage's, and it is first along the axes that do not divide it."""
         variable_layout = self.shards[key].layout
-        others = (
-            shape.Axis.DATA,
-            *(axis for axis in layout.AXES if variable_layout.dimension(axis) is None),
-        )
-        return key in self.stage.owned and not any(self.coordinates[axis] for axis in others)
+        whole = [axis for axis in layout.AXES if variable_layout.dimension(axis) is None]
+        is_first = not any(self.coordinates[axis] for axis in (*others, *whole))
+        return key in self.stage.owned and is_first
 
 
 def build(
@@ -158,6 +195,14 @@ def build(
         }
         trained = {key: weight for key, weight in weights.items() if weight.trainable}
         variable_identity.translate(compiled.model.optimizer, partition.model.variables, trained)
+        state: dict[str, StateSharding] = {}
+        if shares_state(partition, compiled.model.optimizer, trained):
+            state = _state_shardings(trained, len(data.ranks))
+        replica_index = coordinates[shape.Axis.DATA]
+        updated = [
+            VariableSlice(weight, state[key], replica_index) if key in state else weight
+            for key, weight in trained.items()
+        ]
         return RankModel(
             index=index,
             device=device,
@@ -174,9 +219,29 @@ def build(
             rows=_table_rows(partition.model, stage.nodes),
             seeds=seeds,
             head=compiled,
-            optimizer=update.ShardOptimizer(compiled.model.optimizer, list(trained.values())),
+            replicas=data.ranks,
+            state=state,
+            updated=updated,
+            optimizer=update.ShardOptimizer(compiled.model.optimizer, updated),
             clock=Clock(device),
         )
+
+
+def shares_state(partition: Partition, optimizer: Any, trained: Mapping[str, Any]) -> bool:
+    """Whether ranks along the data axis share the state that an optimizer keeps of some weights.
+
+    One that cannot train slices of them is a UserCodeError.
+    """
+    if not partition.shards_optimizer or partition.mesh.data == 1:
+        return False
+    elementwise.check_state_sharding(optimizer)
+    return any(slot.weight is not None for slot in slots.find_slots(optimizer, trained))
+
+
+def _state_shardings(trained: Mapping[str, Any], ranks: int) -> dict[str, StateSharding]:
+    """How the ranks along the data axis share the updates of weights; others they all make."""
+    shardings = {key: StateSharding.choose(weight, ranks) for key, weight in trained.items()}
+    return {key: sharding for key, sharding in shardings.items() if sharding is not None}
 
 
 def _table_rows(

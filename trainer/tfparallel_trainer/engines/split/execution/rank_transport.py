@@ -5,7 +5,7 @@ devices: both wait for what they are computed from, so no order can be lost. Eve
 collective operation in a group of our own.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any
 
@@ -102,6 +102,47 @@ class RankTransport:
             with tf.device(self._devices[rank]):
                 copies[rank] = [here(gradient) for gradient in sums]
         return copies
+
+    def reduce_scatter(
+        self, ranks: tuple[int, ...], summands: Mapping[int, Sequence[tf.Tensor]]
+    ) -> dict[int, list[tf.Tensor]]:
+        """Add up tensors [members, n] over ranks; each rank gets its row of each sum."""
+        if not self._is_inside(ranks):
+            return self._at_ends(ranks, summands, collectives.Communicator.reduce_scatter_all)
+        rows = {}
+        for position, rank in enumerate(ranks):
+            with tf.device(self._devices[rank]):
+                rows[rank] = [
+                    tf.add_n([tensor[position] for tensor in tensors])
+                    for tensors in zip(*summands.values(), strict=True)
+                ]
+        return rows
+
+    def all_gather(
+        self, ranks: tuple[int, ...], rows: Mapping[int, Sequence[tf.Tensor]]
+    ) -> dict[int, list[tf.Tensor]]:
+        """Give each rank the tensors [n] of all ranks: [members, n]."""
+        if not self._is_inside(ranks):
+            return self._at_ends(ranks, rows, collectives.Communicator.gather_all)
+        gathered = {}
+        for rank in ranks:
+            with tf.device(self._devices[rank]):
+                of_ranks = zip(*(rows[other] for other in ranks), strict=True)
+                gathered[rank] = [tf.stack(tensors) for tensors in of_ranks]
+        return gathered
+
+    def _at_ends(
+        self,
+        ranks: tuple[int, ...],
+        tensors: Mapping[int, Sequence[tf.Tensor]],
+        operation: Callable[[collectives.Communicator, Sequence[tf.Tensor]], list[tf.Tensor]],
+    ) -> dict[int, list[tf.Tensor]]:
+        """What an operation of a group gives each rank of this process."""
+        results = {}
+        for rank, of_rank in tensors.items():
+            with tf.device(self._devices[rank]):
+                results[rank] = operation(self._ends[ranks, rank], of_rank)
+        return results
 
     def _is_inside(self, ranks: Sequence[int]) -> bool:
         return all(rank in self._devices for rank in ranks)

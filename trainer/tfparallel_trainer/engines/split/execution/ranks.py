@@ -21,6 +21,7 @@ from tfparallel_trainer.engines.split.execution import (
     rank_model,
     rank_transport,
     stage_worker,
+    state_exchange,
 )
 from tfparallel_trainer.engines.split.layers import elementwise
 from tfparallel_trainer.engines.split.model import (
@@ -212,12 +213,17 @@ class Ranks:
     @contextlib.contextmanager
     def averaged(self) -> Iterator[None]:
         """Let the weights in the body be their averages, where the optimizer keeps such."""
+        has_averages = False
         with contextlib.ExitStack() as stack:
             for rank in self.local:
                 weights = list(rank.trained.values())
-                stack.enter_context(
-                    evaluate.averaged_weights(rank.optimizer.keras_optimizer, weights, rank.device)
+                has_averages |= stack.enter_context(
+                    evaluate.averaged_weights(
+                        rank.optimizer.keras_optimizer, weights, rank.device, rank.updated
+                    )
                 )
+            if has_averages and any(rank.state for rank in self.local):
+                self._call(collectives.Program.SHARE_AVERAGES, self._share_slices)
             yield
 
     def _share_statistics(self) -> None:
@@ -235,6 +241,9 @@ class Ranks:
                 statistics = by_index[index].statistics.values()
                 for variable, value in zip(statistics, totals, strict=True):
                     variable.assign(value)
+
+    def _share_slices(self) -> None:
+        state_exchange.share_slices(self.between, self.local, lambda rank: tf.device(rank.device))
 
     def _over_all(
         self, parts: Callable[[rank_model.RankModel], Sequence[tf.Tensor]]
@@ -294,10 +303,13 @@ def build(
         loss_division = loss_head.division_of(
             local[0].head, partition.model, examples.spec, adds=adds
         )
+    variables = partition.model.variables.items()
+    trained = {key: variable for key, variable in variables if variable.trainable}
     settles = loss_division is loss_head.LossDivision.BETWEEN
     adds_up = bool(synchrony.among(node.calls for node in partition.model.nodes))
     divided = dataclasses.replace(
         partition,
+        shards_optimizer=rank_model.shares_state(partition, skeleton.optimizer, trained),
         settles=settles,
         adds_up=adds_up,
         effects=_effects(module, local[0], partition, sample),

@@ -12,7 +12,12 @@ import keras
 import tensorflow as tf
 
 from tfparallel_trainer.comms import shape
-from tfparallel_trainer.engines.split.execution import backward, loss_head, rank_transport
+from tfparallel_trainer.engines.split.execution import (
+    backward,
+    loss_head,
+    rank_transport,
+    state_exchange,
+)
 from tfparallel_trainer.engines.split.pipeline import programs
 from tfparallel_trainer.objective import gradient_sums, lookups
 from tfparallel_trainer.objective.gradient_sums import Form, Kind
@@ -88,6 +93,7 @@ class Reduction:
                     is_finite = is_finite & tf.equal(self._norms[index][0], 0)
                 self._update(index, is_finite if leaves_out else None)
                 results.append([loss.total, loss.terms, loss.signals, is_finite, loss.timings])
+        state_exchange.share_updates(self._between, self._workers.values())
         return results[0]
 
     def gradients(self, index: int) -> list[Any]:
@@ -169,9 +175,13 @@ class Reduction:
         self, ranks: tuple[int, ...], participants: Sequence[int], axis: shape.Axis
     ) -> None:
         """Add up the squares of the gradients of variables that are cut over an axis."""
+        if not self._first.rank.optimizer.clips_by_norms:
+            return
 
         def is_cut(index: int) -> list[bool]:
             rank = self._workers[index].rank
+            if axis is shape.Axis.DATA:
+                return [key in rank.state for key in rank.trained]
             return [rank.shards[key].layout.dimension(axis) is not None for key in rank.trained]
 
         def squares(index: int) -> tf.Tensor:
@@ -189,21 +199,43 @@ class Reduction:
         participants: Sequence[int],
         number: Callable[[int], tf.Tensor] | None = None,
     ) -> dict[int, tf.Tensor]:
-        """Add gradients up over the data axis; gives the sums of a tensor, if there is one."""
-        keys = list(self._workers[participants[0]].gradients)
+        """Add gradients up over the data axis; gives the sums of a tensor, if there is one.
+
+        Of weights whose updates the ranks share, each rank gets its slices.
+        """
+        state = self._workers[participants[0]].rank.state
+        of_ranks: dict[int, dict[str, tuple[Any, Kind]]] = {}
+        for index in participants:
+            with self._workers[index].ordering.compute():
+                of_ranks[index] = self._gradients_of_examples(index)
+        kinds = {key: kind for key, (_, kind) in of_ranks[participants[0]].items()}
+        scattered = [key for key in state if kinds[key].form is Form.DENSE]
+        summed = [key for key in kinds if key not in scattered]
 
         def summands(index: int) -> tuple[list[Any], list[Kind]]:
-            worker = self._workers[index]
-            if not worker.examples:
-                weights = list(worker.rank.trained.values())
-                return gradient_sums.zeros(self._kinds[index], weights), self._kinds[index]
-            local_gradients = [
-                rank_transport.here(gradient) for gradient in worker.gradients.values()
-            ]
-            self._kinds[index] = list(map(worker.rank.kind, keys, local_gradients))
-            return local_gradients, self._kinds[index]
+            chosen = [of_ranks[index][key] for key in summed]
+            return [gradient for gradient, _ in chosen], [kind for _, kind in chosen]
 
-        return self._sum(ranks, participants, number, keys, summands)
+        totals = self._sum(ranks, participants, number, summed, summands)
+        if state:
+            dense = {
+                index: {key: of_rank[key][0] for key in scattered}
+                for index, of_rank in of_ranks.items()
+            }
+            state_exchange.scatter_gradients(self._between, self._workers, dense)
+        return totals
+
+    def _gradients_of_examples(self, index: int) -> dict[str, tuple[Any, Kind]]:
+        """The gradients of a rank, by key; without examples those that are nothing."""
+        worker = self._workers[index]
+        gradients: Sequence[Any]
+        if worker.examples:
+            gradients = [rank_transport.here(gradient) for gradient in worker.gradients.values()]
+            self._kinds[index] = list(map(worker.rank.kind, worker.gradients, gradients))
+        else:
+            gradients = gradient_sums.zeros(self._kinds[index], list(worker.rank.trained.values()))
+        pairs = zip(gradients, self._kinds[index], strict=True)
+        return dict(zip(worker.gradients, pairs, strict=True))
 
     def _sum_all(self, ranks: tuple[int, ...], participants: Sequence[int]) -> None:
         """Add up gradients and loss; their norms every rank knows then, as it has all of them."""

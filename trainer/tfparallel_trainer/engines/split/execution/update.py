@@ -47,6 +47,11 @@ class ShardOptimizer:
         return self._global_clipnorm is not None or self._clipnorm is not None
 
     @property
+    def clips_by_norms(self) -> bool:
+        """Whether the norm of each gradient makes a difference, and not that of all together."""
+        return self._clipnorm is not None
+
+    @property
     def scales(self) -> bool:
         """Whether a gradient that overflows is part of how the scale of the loss is found."""
         return isinstance(self.keras_optimizer, keras.optimizers.LossScaleOptimizer)
@@ -55,6 +60,14 @@ class ShardOptimizer:
     def variables(self) -> list[Any]:
         """The optimizer's state, gradients that wait to be applied among it."""
         return list(self.keras_optimizer.variables)
+
+    @property
+    def state_bytes(self) -> int:
+        """Bytes of these."""
+        return sum(
+            variable.shape.num_elements() * tf.as_dtype(variable.dtype).size
+            for variable in self.variables
+        )
 
     def scale(self) -> tf.Tensor:
         """What the loss is multiplied by: a scalar float32."""

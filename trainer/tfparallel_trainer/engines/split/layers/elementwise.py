@@ -36,15 +36,30 @@ def check_optimizer(
     kind = type(getattr(optimizer, "inner_optimizer", optimizer))
     if kind in ELEMENTWISE:
         return
-    reason = REASONS.get(kind, "is not known to change each element by itself")
     for key, variable in variables.items():
         if variable.trainable and not shards[key].layout.is_whole:
             raise errors.UserCodeError(
-                f"The optimizer {kind.__name__} {reason}, but {variable.path} is divided over "
-                "ranks. Give mesh.stage and mesh.data instead of mesh.tensor, or compile the model "
-                "with an optimizer such as AdamW.",
+                f"The optimizer {kind.__name__} {_reason(kind)}, but {variable.path} is divided "
+                "over ranks. Give mesh.stage and mesh.data instead of mesh.tensor, or compile the "
+                "model with an optimizer such as AdamW.",
                 function="compile_model",
             )
+
+
+def check_state_sharding(optimizer: Any) -> None:
+    """Refuse (UserCodeError) an optimizer that cannot train slices of variables."""
+    kind = type(getattr(optimizer, "inner_optimizer", optimizer))
+    if kind not in ELEMENTWISE:
+        raise errors.UserCodeError(
+            f"The optimizer {kind.__name__} {_reason(kind)}, and with mesh.shardOptimizer each "
+            "replica updates a slice of each variable only. Remove mesh.shardOptimizer, or compile "
+            "the model with an optimizer such as AdamW.",
+            function="compile_model",
+        )
+
+
+def _reason(kind: type) -> str:
+    return REASONS.get(kind, "is not known to change each element by itself")
 
 
 def check_variable(variable: Any, variable_layout: layout.Layout) -> None:
@@ -53,7 +68,7 @@ def check_variable(variable: Any, variable_layout: layout.Layout) -> None:
     if not cut:
         return
     constraint, regularizer = variable.constraint, variable.regularizer
-    if constraint is not None and not _is_local(constraint, cut, len(variable_layout.cuts)):
+    if not is_local(constraint, cut, len(variable_layout.cuts)):
         raise registry.CannotSplitError(
             f"the constraint {type(constraint).__name__} of {variable.path} needs more than a "
             "part: do without, or replicate the layer"
@@ -65,8 +80,9 @@ def check_variable(variable: Any, variable_layout: layout.Layout) -> None:
         )
 
 
-def _is_local(constraint: Any, cut: set[int], rank: int) -> bool:
-    if type(constraint) is keras.constraints.NonNeg:
+def is_local(constraint: Any, cut: set[int], rank: int) -> bool:
+    """Whether a constraint, or None, does the same to parts that some dimensions are cut into."""
+    if constraint is None or type(constraint) is keras.constraints.NonNeg:
         return True
     if type(constraint) not in _NORMS:
         return False

@@ -35,6 +35,8 @@ class Partition:
     """Whether layers add up over the data axis; then all its places have as many microbatches."""
     effects: step_effects.Effects = dataclasses.field(default_factory=step_effects.Effects)
     """What a step does to tensors and weights, once the loss is compiled."""
+    shards_optimizer: bool = False
+    """Whether each rank along the data axis updates a slice of its weights only."""
     same_dropout: bool = False
     """Whether random layers draw what they would draw in one process, to compare meshes with each
     other. Each rank then draws for the whole tensor."""
@@ -60,7 +62,9 @@ class Partition:
     def training(self, shares: Sequence[int]) -> dict[int, list[programs.Step]]:
         """The list of each rank for a step."""
         pipelines = [self.pipeline(count) for count in self.counts(shares)]
-        return programs.on_mesh(pipelines, self.mesh, trains=True)
+        return programs.on_mesh(
+            pipelines, self.mesh, trains=True, shards_optimizer=self.shards_optimizer
+        )
 
     def evaluation(self, shares: Sequence[int]) -> dict[int, list[programs.Step]]:
         """The list of each rank for a batch that is only looked at."""

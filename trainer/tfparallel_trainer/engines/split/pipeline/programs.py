@@ -32,7 +32,8 @@ class SumKind(enum.StrEnum):
     LOSS = "loss"
     """Over all ranks: numerators and denominators of the loss, and the requests of processes."""
     SQUARES = "squares"
-    """Over an axis that splits layers: squares of gradients of variables sharded over it."""
+    """Over an axis that splits layers: squares of gradients of variables sharded over it. Over the
+    data axis too if its ranks have slices of gradients."""
     NORM = "norm"
     """Over all ranks: the norm of the gradients, and whether they are finite."""
     GRADIENTS_AND_LOSS = "gradients and loss"
@@ -150,13 +151,18 @@ def lists(pipeline: PipelineSpec) -> dict[int, list[Step]]:
 
 
 def on_mesh(
-    pipelines: Sequence[PipelineSpec], mesh: shape.Mesh, *, trains: bool
+    pipelines: Sequence[PipelineSpec],
+    mesh: shape.Mesh,
+    *,
+    trains: bool,
+    shards_optimizer: bool = False,
 ) -> dict[int, list[Step]]:
     """Give the list of each rank of a mesh whose other axes repeat the pipeline.
 
     Args:
         pipelines: of each place along the data axis; they differ in their microbatches only.
         trains: whether the sums that end a step follow.
+        shards_optimizer: whether each rank along the data axis gets slices of gradients only.
     """
     counts = {pipeline.count for pipeline in pipelines}
     if counts != {mesh.stage}:
@@ -183,22 +189,23 @@ def on_mesh(
             at = 1 + max(forwards, default=-1)
             rank_lists[rank].insert(at, Collective(replicas, Sum(SumKind.DENOMINATORS)))
         if trains:
-            rank_lists[rank] += _final_sums(mesh, rank)
+            rank_lists[rank] += _final_sums(mesh, rank, shards_optimizer=shards_optimizer)
     return rank_lists
 
 
-def _final_sums(mesh: shape.Mesh, rank: int) -> Iterator[Collective]:
+def _final_sums(mesh: shape.Mesh, rank: int, *, shards_optimizer: bool) -> Iterator[Collective]:
     every_rank = tuple(range(mesh.size))
-    if mesh.only_data:
+    if mesh.only_data and not shards_optimizer:
         yield Collective(every_rank, Sum(SumKind.GRADIENTS_AND_LOSS))
         return
     groups = [mesh.group(rank, axis) for axis in (shape.Axis.SPATIAL, shape.Axis.TENSOR)]
     splitting = [group for group in groups if len(group.ranks) > 1]
     for group in splitting:
         yield Collective(group.ranks, Sum(SumKind.PARTIAL_GRADIENTS, group.axis))
-    yield Collective(mesh.group(rank, shape.Axis.DATA).ranks, Sum(SumKind.GRADIENTS))
+    replicas = mesh.group(rank, shape.Axis.DATA)
+    yield Collective(replicas.ranks, Sum(SumKind.GRADIENTS))
     yield Collective(every_rank, Sum(SumKind.LOSS))
-    for group in splitting:
+    for group in (*splitting, *([replicas] if shards_optimizer else [])):
         yield Collective(group.ranks, Sum(SumKind.SQUARES, group.axis))
     yield Collective(every_rank, Sum(SumKind.NORM))
 

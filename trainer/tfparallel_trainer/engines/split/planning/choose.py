@@ -107,7 +107,7 @@ class _Search:
         cut, best = runs[0]
         plans = [candidate for _, candidate in runs]
         setting, tables = cut.setting, self._known(cut.setting.mesh)
-        state = tables.variables.state
+        state = tables.variables.state(setting.replicas_of_slots)
         unit = _GRAIN * float(state[0, -1]) / setting.mesh.stage
         if setting.mesh.stage == 1 or not unit:
             return plans

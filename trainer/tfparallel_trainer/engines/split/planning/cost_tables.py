@@ -76,7 +76,7 @@ class Tables:
     ) -> tuple[list[cuts.Matrix], list[cuts.Matrix]]:
         """Rows and loads of stages, as `cuts` defines them; infinite where none is or fits."""
         work = self._between(self._work(setting))
-        updates = self.sums(setting) + self.applies
+        updates = self.sums(setting) + self.applies(setting)
         limit = self._cluster.device.memory
         rows, loads = [], []
         for stage in range(setting.mesh.stage):
@@ -101,11 +101,11 @@ class Tables:
         steps = link.total(len(group), 0.0)
         return numbers + steps + gradients * (link.total(len(group), 1.0) - steps)
 
-    @functools.cached_property
-    def applies(self) -> cuts.Matrix:
+    def applies(self, setting: search_space.Setting) -> cuts.Matrix:
         """Seconds of a stage's optimizer: it reads and writes weights and slots."""
         variables, update = self.variables, self._cluster.device.update
-        moved = 2 * variables.parameters + 2 * variables.slots + variables.gradients
+        slots = variables.slots(setting.replicas_of_slots)
+        moved = 2 * variables.parameters + 2 * slots + variables.gradients
         return variables.trained * update.weight_seconds + moved / update.bandwidth
 
     def memory(self, setting: search_space.Setting, stage: int) -> dict[str, cuts.Matrix]:
@@ -116,13 +116,14 @@ class Tables:
         optimizer computes from the gradients.
         """
         variables, microbatches = self.variables, setting.held_microbatches(stage)
+        ranks = setting.replicas_of_slots
         running = setting.examples * ((microbatches - 1) * self._kept + self._running)
-        applying = variables.copies + _UPDATE_COPIES * variables.largest
-        peak = variables.state + np.maximum(running, applying)
+        applying = variables.copies(ranks) + _UPDATE_COPIES * variables.largest
+        peak = variables.state(ranks) + np.maximum(running, applying)
         return {
             "parameters": variables.parameters,
             "gradients": variables.gradients,
-            "slots": variables.slots,
+            "slots": variables.slots(ranks),
             "activations": microbatches * setting.examples * self._kept,
             "working": setting.examples * self._widest,
             "peak": np.where(self.valid, peak, np.inf),

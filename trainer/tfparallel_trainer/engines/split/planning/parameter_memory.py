@@ -53,14 +53,25 @@ class MemoryOfVariables:
         sums[:5] += ((1 - membership) * alone[:, None, :]) @ membership.T
         self.parameters: cuts.Matrix = sums[0]
         self.gradients: cuts.Matrix = sums[1]
-        self.slots: cuts.Matrix = sums[2] + subject.costs.fixed_slots
-        self.copies: cuts.Matrix = sums[3]
-        """The copies of gradients while an optimizer with slots updates."""
+        self._slots: cuts.Matrix = sums[2]
+        self._copies: cuts.Matrix = sums[3]
+        self._fixed_slots = subject.costs.fixed_slots
         self.trained: cuts.Matrix = sums[4]
         """How many are trained, in numbers."""
         self.largest: cuts.Matrix = sums[5]
         """The largest gradient."""
-        self.state: cuts.Matrix = self.parameters + self.gradients + self.slots
+
+    def slots(self, ranks: int) -> cuts.Matrix:
+        """The optimizer's slots, where so many ranks along the data axis share those of weights."""
+        return np.asarray(self._slots / ranks + self._fixed_slots)
+
+    def copies(self, ranks: int) -> cuts.Matrix:
+        """The copies of gradients while an optimizer with slots updates."""
+        return np.asarray(self._copies / ranks)
+
+    def state(self, ranks: int) -> cuts.Matrix:
+        """What is there all the time."""
+        return self.parameters + self.gradients + self.slots(ranks)
 
 
 def _by_blocks(

@@ -46,6 +46,8 @@ def _answer(module: user.Module, question: plan.Question) -> plan.Plan:
     recorded = skeleton.recorded(module, model)
     # Not before: Keras cannot clone a compiled model without weights.
     skeleton.compile_model(module, model)
+    if question.shard_optimizer:
+        elementwise.check_state_sharding(model.optimizer)
     cluster = hardware.DeviceCluster(
         processes=question.processes,
         devices=question.devices,
@@ -67,6 +69,7 @@ def _answer(module: user.Module, question: plan.Question) -> plan.Plan:
         microbatches=question.microbatches,
         order=question.schedule,
         batch=question.batch,
+        shards_optimizer=question.shard_optimizer,
     )
     return choose.plan_for(planned, constraints)
 

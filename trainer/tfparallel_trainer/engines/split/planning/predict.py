@@ -38,7 +38,7 @@ def predict(
         ordered, model_stages, setting.microbatches, search_space.ORDERS[setting.order]
     )
     spans = timeline(programs.lists(pipeline), seconds)
-    sums = tables.sums(setting)
+    sums, applies = tables.sums(setting), tables.applies(setting)
     ended = [
         max(span.end for span in spans if span.stage == stage) + float(sums[pair])
         for stage, pair in enumerate(pairs)
@@ -56,7 +56,7 @@ def predict(
         stages=stages,
         ranks=plan.ranks(setting.axes, cluster.devices),
         # No stage changes a weight before all know that all gradients are finite.
-        step_seconds=max(ended) + max(float(tables.applies[pair]) for pair in pairs),
+        step_seconds=max(ended) + max(float(applies[pair]) for pair in pairs),
         bubble=plan.bubble(spans, len(stages)),
         message_share=plan.message_share(spans, len(stages)),
         spans=spans,
@@ -81,7 +81,7 @@ def _stage(
     )
     gradients = [transfer for transfer in stage.received if tables.directions(transfer.tensor) > 1]
     sent = [tables.message_bytes(transfer.tensor) for transfer in (*stage.sent, *gradients)]
-    update = float(tables.sums(setting)[pair]) + float(tables.applies[pair])
+    update = float(tables.sums(setting)[pair]) + float(tables.applies(setting)[pair])
     holds = tables.memory(setting, stage.index)
     return plan.Stage(
         nodes=tuple(node.name for node in stage.nodes),

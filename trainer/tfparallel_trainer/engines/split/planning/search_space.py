@@ -26,6 +26,13 @@ class Setting:
     order: job_file.PipelineSchedule
     batch: int
     """Examples of a step over all replicas."""
+    shards_optimizer: bool = False
+    """Whether each rank along the data axis has the optimizer's slots of its slices only."""
+
+    @property
+    def replicas_of_slots(self) -> int:
+        """Among how many ranks the slots of a weight are divided."""
+        return self.mesh.data if self.shards_optimizer else 1
 
     @property
     def axes(self) -> plan.Axes:
@@ -54,13 +61,21 @@ class Constraints:
     order: job_file.PipelineSchedule = job_file.PipelineSchedule.ONE_FORWARD_ONE_BACKWARD
     batch: int = 32
     """Examples of a step over all replicas."""
+    shards_optimizer: bool = False
+    """Whether ranks along the data axis share the optimizer's slots."""
 
 
 def every(constraints: Constraints, ranks: int) -> list[Setting]:
     """All settings that a number of ranks allows; none at all is a BadConfigurationError."""
     fixed = None if constraints.mesh is None else _mesh(constraints.mesh, ranks)
     matching = [
-        Setting(mesh=mesh, microbatches=count, order=constraints.order, batch=constraints.batch)
+        Setting(
+            mesh=mesh,
+            microbatches=count,
+            order=constraints.order,
+            batch=constraints.batch,
+            shards_optimizer=constraints.shards_optimizer,
+        )
         for mesh in (_meshes(ranks) if fixed is None else (fixed,))
         for count in _microbatches(mesh, constraints)
     ]

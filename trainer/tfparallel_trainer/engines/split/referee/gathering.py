@@ -58,7 +58,7 @@ class StateGathering:
         wholes = self._zeros(self.trained)
         for rank, gradients in zip(self._ranks.local, of_ranks, strict=True):
             for key, gradient in zip(rank.trained, gradients, strict=True):
-                if gradient is not None and rank.owns(key):
+                if gradient is not None and rank.owns_state(key):
                     self._add(wholes[key], rank, key, gradient)
         return self._combined(wholes)
 
@@ -122,7 +122,7 @@ class StateGathering:
     def _add(
         self, whole: comparison.Array, rank: rank_model.RankModel, key: str, gradient: Any
     ) -> None:
-        slices = shard.box(rank.parts.get(key, ()), whole.shape).slices
+        slices = shard.box(rank.state_part(key, whole.shape), whole.shape).slices
         if isinstance(gradient, (tuple, list)):
             values, rows = gradient
             np.add.at(whole[slices], rows.numpy(), np.asarray(values, np.float64))

@@ -1,5 +1,6 @@
 """What becomes of a divided model's state: saved in parts, found again, and one file at the end."""
 
+import dataclasses
 import pathlib
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
@@ -113,7 +114,14 @@ def share_of(drawn: blueprint.Blueprint, rank: rank_model.RankModel) -> dict[str
         )
         for key, variable in rank.weights.items()
     }
-    trained = {key: weights[key] for key in rank.trained}
+    trained = {
+        key: dataclasses.replace(
+            weights[key],
+            part=rank.state_part(key, drawn.wholes[key].shape),
+            writes=rank.owns_state(key),
+        )
+        for key in rank.trained
+    }
     return {
         **weights,
         **slots.shards(
