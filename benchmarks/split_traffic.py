@@ -41,7 +41,7 @@ def _sent(size: results.Size, batch: int) -> int:
         "steps": _TO + 5,
         "globalBatchSize": batch,
     }
-    meter = network_usage.Meter(os.getpid())
+    meter = network_usage.NetworkMeter(os.getpid())
     with tempfile.TemporaryDirectory() as name:
         folder = pathlib.Path(name)
         environments = launch.environments(

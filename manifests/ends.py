@@ -5,7 +5,7 @@ from collections.abc import Iterable
 from testing import pages
 from testing.operator import ends as examples
 from tfparallel_operator.api import policies
-from tfparallel_operator.core import ends, remedies, signs
+from tfparallel_operator.core import pod_end_signs, pod_ends, remedies
 from tfparallel_operator.core.life import failure
 from tfparallel_operator.engine.observe import records
 
@@ -13,7 +13,7 @@ from tfparallel_operator.engine.observe import records
 def table() -> str:
     """Return a row for each way, in the order in which they are tried."""
     rows = []
-    for end in ends.TABLE:
+    for end in pod_ends.TABLE:
         counter, pause = _RESTARTS[_is_final(end), end.cause is None or end.cause.bounded]
         pause = "from the first" if end.cause is policies.Cause.INFRASTRUCTURE else pause
         rows.append(
@@ -39,11 +39,11 @@ _RESTARTS = {
 """Counter and pause, by whether the job fails at once and whether restarts are bounded."""
 
 
-def _is_final(end: signs.End) -> bool:
+def _is_final(end: pod_end_signs.End) -> bool:
     return end.cause is policies.Cause.PERMANENT_EXIT
 
 
-def _signs(end: signs.End) -> str:
+def _signs(end: pod_end_signs.End) -> str:
     """Say what of a pod's status a row looks at."""
     parts = [f"reason {_either(end.reasons)}"] if end.reasons else []
     if end.begins:
@@ -65,9 +65,9 @@ def _either(alternatives: Iterable[str]) -> str:
     return " or ".join(f"`{word}`" for word in alternatives)
 
 
-def _remedy_of_words(end: signs.End) -> str:
+def _remedy_of_words(end: pod_end_signs.End) -> str:
     """Return the remedy that follows from the words of an example, or from the exit code."""
     pod = records.pod(examples.pod(end.name, examples.EXAMPLES[end.name][0]))
-    if pod is None or end is ends.EXITED:
-        return "See [exit codes](reasons.md#exit-codes)." if end is ends.EXITED else ""
+    if pod is None or end is pod_ends.EXITED:
+        return "See [exit codes](reasons.md#exit-codes)." if end is pod_ends.EXITED else ""
     return failure.Loss(pod.replica, policies.Cause.STALL, pod.exit, pod=pod).remedy

@@ -8,7 +8,7 @@ from pathlib import Path
 from manifests import ends, limits
 from testing import pages, paths
 from testing.operator import edit_effects
-from tfparallel.compare import command, complexity, plan, report
+from tfparallel.compare import comparison_report, complexity, job_comparison, trial_jobs
 from tfparallel.job_source import source
 from tfparallel_operator.api import names, reasons
 from tfparallel_operator.core import remedies
@@ -20,7 +20,9 @@ LIMITS_FILE = paths.PAGES / "reference/limits.md"
 LIFE_FILE = paths.PAGES / "explanation/life.md"
 COMPARE_FILE = paths.PAGES / "benchmarks/compare.md"
 COMPARED = ("digits", "mnist")
-_JOBS = plan.Design(workers=2, servers=1, seeds=1, slow_worker=None, equal=plan.Equal.UPDATE)
+_JOBS = trial_jobs.Design(
+    workers=2, servers=1, seeds=1, slow_worker=None, equal=trial_jobs.Equal.UPDATE
+)
 
 
 def files() -> dict[Path, str]:
@@ -60,7 +62,7 @@ def _filled(file: Path, sections: Mapping[str, str]) -> str:
 
 
 def _conditions() -> str:
-    rows = [(_name(condition), reasons.CONDITIONS[condition]) for condition in names.Condition]
+    rows = [(_name(condition), reasons.CONDITIONS[condition]) for condition in names.ConditionType]
     return pages.table(("condition", "true when"), rows)
 
 
@@ -95,19 +97,22 @@ def _name(name: str) -> str:
 def _counted(section: str, example: str) -> str:
     """Return the section of an example with the counts of code and of jobs."""
     for name, counts in _counts(example):
-        cells = " | ".join([str(counts[mode]) for mode in plan.Mode] * 2)
+        cells = " | ".join([str(counts[mode]) for mode in trial_jobs.Mode] * 2)
         section = re.sub(rf"(?m)^\| {name} \|.*$", f"| {name} | {cells} |", section)
     return section
 
 
-def _counts(example: str) -> Iterator[tuple[str, Mapping[plan.Mode, int]]]:
+def _counts(example: str) -> Iterator[tuple[str, Mapping[trial_jobs.Mode, int]]]:
     """Yield the rows: a name, and the count of each mode."""
     job_source = source.read(paths.EXAMPLES / example / "job.yaml")
     trainer = job_source.job.spec.trainer
     if trainer is None:
         raise ValueError(f"{example} has no trainer")
     lines = complexity.lines(source.module_text(job_source, trainer))
-    yield report.USER_LINES, dict.fromkeys(plan.Mode, lines)
-    jobs = {trial.variant.mode: trial.source.job for trial in plan.trials(job_source, _JOBS)}
-    yield report.JOB_FIELDS, command.count_fields(jobs)
-    yield report.TRAINER_LINES, {mode: complexity.trainer_lines(mode) for mode in plan.Mode}
+    yield comparison_report.USER_LINES, dict.fromkeys(trial_jobs.Mode, lines)
+    jobs = {trial.variant.mode: trial.source.job for trial in trial_jobs.trials(job_source, _JOBS)}
+    yield comparison_report.JOB_FIELDS, job_comparison.count_fields(jobs)
+    yield (
+        comparison_report.TRAINER_LINES,
+        {mode: complexity.trainer_lines(mode) for mode in trial_jobs.Mode},
+    )

@@ -90,14 +90,14 @@ def with_section(text: str, name: str, content: str) -> str:
 
 
 @dataclasses.dataclass(frozen=True)
-class Command:
+class PageCommand:
     """One command of a console block, and the lines that the page shows below it."""
 
     line: str
     shown: tuple[str, ...]
 
 
-def find_commands(page: pathlib.Path, first: str) -> list[Command]:
+def find_commands(page: pathlib.Path, first: str) -> list[PageCommand]:
     """Return the commands of the console block whose first command begins with these words.
 
     Raises:
@@ -108,10 +108,10 @@ def find_commands(page: pathlib.Path, first: str) -> list[Command]:
     return block
 
 
-def commands(console: str) -> list[Command]:
+def commands(console: str) -> list[PageCommand]:
     """Return the commands of a console block; a command may continue on further lines."""
     listed = []
     for part in re.split(r"^\$ ", console, flags=re.M)[1:]:
         line, *shown = part.replace("\\\n", " ").splitlines()
-        listed.append(Command(" ".join(line.split()), tuple(shown)))
+        listed.append(PageCommand(" ".join(line.split()), tuple(shown)))
     return listed

@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from hypothesis import strategies as st
 
 from testing import report_runs
-from tfparallel.report import goodput, records
+from tfparallel.report import goodput, run_records
 from tfparallel_operator.api import names
 from tfparallel_trainer.contract import outputs
 
@@ -81,7 +81,7 @@ class History:
         self.rows: list[Row] = []
         self._lines: list[str] = []
         self._events = [report_runs.event(0, names.Reason.JOB_STARTED, "attempt 1")]
-        self._pods: list[records.PodRun] = []
+        self._pods: list[run_records.PodRun] = []
         self._saved: list[tuple[int, float]] = []
         self._end: End | None = None
         self._sealed = 0.0
@@ -196,12 +196,12 @@ class History:
         self._events.append(event)
 
     @property
-    def run(self) -> records.Run:
+    def run(self) -> run_records.RunRecords:
         """What it left behind."""
         end = self._end or End.NONE
         is_over = end in (End.DONE, End.FAIL)
         state = _STATES.get(end, names.State.RUNNING)
-        return records.Run(
+        return run_records.RunRecords(
             job=report_runs.job(state, self.now if is_over else None),
             source="here",
             now=report_runs.at(self.now),

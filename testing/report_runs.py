@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from tfparallel import models, train_log
-from tfparallel.report import records
+from tfparallel.report import run_records
 from tfparallel_operator.api import job_status, names
 from tfparallel_trainer.contract import job_file, outputs, plan, progress, verification
 
@@ -104,10 +104,12 @@ def job(
     )
 
 
-def pod(replica: str, number: int, start: float, end: float, outcome: str) -> records.PodRun:
+def pod(replica: str, number: int, start: float, end: float, outcome: str) -> run_records.PodRun:
     """Return a process of a replica on a node of its own."""
     node = f"node-{replica[-1]}"
-    return records.PodRun(replica, f"digits-{replica}", number, node, at(start), at(end), outcome)
+    return run_records.PodRun(
+        replica, f"digits-{replica}", number, node, at(start), at(end), outcome
+    )
 
 
 def parsed(lines: Sequence[str]) -> Sequence[train_log.Record]:
@@ -115,7 +117,7 @@ def parsed(lines: Sequence[str]) -> Sequence[train_log.Record]:
     return train_log.parse("".join(f"{line}\n" for line in lines), outputs.TRAIN_LOG)
 
 
-def with_a_loss() -> records.Run:
+def with_a_loss() -> run_records.RunRecords:
     """Return a run that lost a worker after 50 steps, of which 40 were saved, and ended after 90.
 
     Its processes start after 2 s and, 3 s after the loss at 13 s, after 16 s.
@@ -124,7 +126,7 @@ def with_a_loss() -> records.Run:
     lines.append(line(27, outputs.TrainEvent.EVALUATION, 90, epoch=2, metrics={"loss": 0.04}))
     lines.append(line(28, outputs.TrainEvent.DONE, 90))
     failed = "digits-worker-1 exited with code 137 (ended by signal 9); all replicas run again"
-    return records.Run(
+    return run_records.RunRecords(
         job=job(ended=30, restarts=job_status.Restarts(failure=1)),
         source="in namespace default",
         now=at(40),
@@ -152,7 +154,7 @@ def with_a_loss() -> records.Run:
     )
 
 
-def of_a_split_model(stages: int = 2, data: int = 2, tensor: int = 2) -> records.Run:
+def of_a_split_model(stages: int = 2, data: int = 2, tensor: int = 2) -> run_records.RunRecords:
     """Return a run of a split model whose stages work for 1 ms forward and 2 ms backward."""
     run = with_a_loss()
     placement = progress.Placement(

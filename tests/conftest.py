@@ -17,7 +17,7 @@ pytest_plugins = [
     "testing.pytest_plugin.examples",
 ]
 
-FIXTURES = ("testing.cluster.fixtures", "testing.operator.fixtures", "testing.buckets")
+FIXTURES = ("testing.cluster.cluster_fixtures", "testing.operator.fixtures", "testing.buckets")
 
 # Keep compiled code: to compile all tests takes each worker seconds, and so does Hypothesis, which
 # pytest rewrites when a plugin above imports it, after this line. Programs that a test starts still

@@ -22,7 +22,7 @@ RATE = 5.0
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Sample:
+class AttackSample:
     """What was seen in some seconds."""
 
     delays: Sequence[float]
@@ -60,8 +60,8 @@ class Sample:
 class Attacked:
     """What was measured of an operator that was attacked."""
 
-    peace: Sample
-    flooded: Sample
+    peace: AttackSample
+    flooded: AttackSample
     counts: Mapping[str, float]
     """How often the attacker did what, and in how many `seconds`."""
     used: float
@@ -210,7 +210,7 @@ async def _beside(work: Coroutine[Any, Any, None]) -> AsyncIterator[None]:
         task.cancel()
 
 
-async def _sample(work: load.Load, others: Others, seconds: float) -> Sample:
+async def _sample(work: load.Load, others: Others, seconds: float) -> AttackSample:
     """Measure delays for some seconds, and note each renewal of the Lease."""
     api, namespace = work.namespace.api, work.namespace.name
     renewals: list[datetime.datetime] = []
@@ -230,7 +230,7 @@ async def _sample(work: load.Load, others: Others, seconds: float) -> Sample:
     others.watch_delays.clear()
     async with _beside(follow()):
         delays = await others.delays(seconds)
-    return Sample(delays, tuple(others.writes), tuple(others.watch_delays), renewals)
+    return AttackSample(delays, tuple(others.writes), tuple(others.watch_delays), renewals)
 
 
 def _quantile(seconds: Sequence[float]) -> float:

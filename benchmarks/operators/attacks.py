@@ -13,7 +13,7 @@ import aiohttp
 
 from benchmarks import processes
 from benchmarks.operators import contestants
-from benchmarks.scripts import flood, hostile_tenant, repeated_events
+from benchmarks.scripts import flood_requests, hostile_tenant, repeated_events
 from testing.operator import operator_process
 from tfparallel.backends.local import ports
 
@@ -22,9 +22,9 @@ REPEATED = 10_000
 
 
 @contextlib.asynccontextmanager
-async def flooding(target: flood.Target) -> AsyncIterator[dict[str, float]]:
+async def flooding(target: flood_requests.FloodTarget) -> AsyncIterator[dict[str, float]]:
     """Attack with everything while this is entered; what was counted is there when it is left."""
-    async with _counting(flood, target) as counts:
+    async with _counting(flood_requests, target) as counts:
         yield counts
 
 
@@ -37,7 +37,7 @@ async def storing(target: hostile_tenant.Target) -> AsyncIterator[dict[str, floa
 
 @contextlib.asynccontextmanager
 async def _counting(
-    module: types.ModuleType, target: flood.Target | hostile_tenant.Target
+    module: types.ModuleType, target: flood_requests.FloodTarget | hostile_tenant.Target
 ) -> AsyncIterator[dict[str, float]]:
     counts: dict[str, float] = {}
     async with _script(module, target) as process:
@@ -64,7 +64,8 @@ async def repeater(
 
 @contextlib.asynccontextmanager
 async def _script(
-    module: types.ModuleType, argument: flood.Target | hostile_tenant.Target | repeated_events.Route
+    module: types.ModuleType,
+    argument: flood_requests.FloodTarget | hostile_tenant.Target | repeated_events.Route,
 ) -> AsyncIterator[asyncio.subprocess.Process]:
     """Run a script with its argument, and end it."""
     process = await asyncio.create_subprocess_exec(

@@ -10,7 +10,7 @@ import time
 
 from benchmarks import results
 from benchmarks.operators import arena, attacked, attacks, contestants, steady
-from benchmarks.scripts import flood, hostile_tenant
+from benchmarks.scripts import flood_requests, hostile_tenant
 from testing.cluster import settings
 from testing.operator import earlier, namespaces
 from tfparallel.backends.local import ports
@@ -40,7 +40,7 @@ def measure(size: results.Size) -> list[results.Result]:
 async def rows(site: contestants.Place, size: results.Size) -> list[results.Result]:
     """Measure on a cluster without nodes: at first many kinds of attacks, then many events."""
     [port] = ports.allocate(1)
-    target = flood.Target(
+    target = flood_requests.FloodTarget(
         str(site.cluster.kubeconfig),
         site.namespace,
         attacked.FLOODED,
@@ -176,8 +176,8 @@ def _results(observed: attacked.Attacked) -> list[results.Result]:
             " s",
             f"{len(flooded.delays)} events; in peace {peace.delay:.2f} s; in each second"
             f" {observed.rate('events')} events on one job, {observed.rate('tokens')} wrong tokens,"
-            f" {observed.rate('uploads')} reports that are too large; {flood.SLOW} connections that"
-            f" send next to nothing; the operator used {observed.share} of a core",
+            f" {observed.rate('uploads')} reports that are too large; {flood_requests.SLOW}"
+            f" connections that send next to nothing; the operator used {observed.share} of a core",
         ),
         results.Result(
             "longest time between two renewals of the Lease, in a flood",

@@ -19,7 +19,7 @@ from typing import TypeAlias
 from benchmarks.operators import arena
 from testing import pages, paths, screens
 from testing.cluster import binaries, settings
-from testing.e2e import namespaces, operator, terminal, volumes
+from testing.e2e import kubectl_namespaces, operator, terminal, volumes
 
 PAGE = paths.PAGES / "reference/captures.md"
 JOB = "examples/digits/job.yaml"
@@ -168,7 +168,7 @@ def machine(desk: Desk) -> Sections:
     yield "completion", [desk.capture("tfparallel completion bash")]
 
 
-def cluster(desk: Desk, namespace: namespaces.Namespace) -> Sections:
+def cluster(desk: Desk, namespace: kubectl_namespaces.KubectlNamespace) -> Sections:
     """Yield the captures of a cluster: a job trains, succeeds, waits, fails and is changed."""
     volumes.provide(namespace, "digits")
     yield "doctor", [desk.capture(f"tfparallel {verb}") for verb in ("version", "doctor")]
@@ -228,7 +228,7 @@ def _on_cluster() -> Iterator[Sections]:
     with contextlib.ExitStack() as stack:
         running = stack.enter_context(arena.cluster("captures", kind))
         stack.enter_context(operator.running(running))
-        make = stack.enter_context(namespaces.maker(running))
+        make = stack.enter_context(kubectl_namespaces.maker(running))
         folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="captures-"))
         namespace = make("team")
         root = pathlib.Path(folder).resolve()

@@ -13,13 +13,13 @@ import tempfile
 
 from benchmarks.pages import redraw
 from testing import pages
-from tfparallel.compare import command, draw
+from tfparallel.compare import comparison_pictures, job_comparison
 
 ROOT = pathlib.Path(__file__).parents[2]
 PAGE = ROOT / "docs" / "benchmarks/compare.md"
 OPTIONS = ("--seeds", "3", "--slow-worker", "5")
 EXAMPLES = ("digits", "mnist")
-PICTURES = (draw.LOSS, draw.SPEED, draw.STALENESS)
+PICTURES = (comparison_pictures.LOSS, comparison_pictures.SPEED, comparison_pictures.STALENESS)
 
 
 def compare(example: str) -> str:
@@ -28,8 +28,8 @@ def compare(example: str) -> str:
         output = pathlib.Path(folder) / example
         arguments = ("compare", f"examples/{example}/job.yaml", *OPTIONS, "--output", str(output))
         subprocess.run((sys.executable, "-m", "tfparallel", *arguments), cwd=ROOT, check=True)
-        redraw.save_comparison(example, (output / command.MACHINE).read_bytes())
-        _, text = (output / command.PAGE).read_text(encoding="utf-8").split("\n\n", 1)
+        redraw.save_comparison(example, (output / job_comparison.MACHINE).read_bytes())
+        _, text = (output / job_comparison.PAGE).read_text(encoding="utf-8").split("\n\n", 1)
     return re.sub(
         r"\]\((.+?)\)",
         lambda match: f"](../images/{redraw.image_of_comparison(example, match[1]).name})",

@@ -43,7 +43,7 @@ of a batch.
 REFUSALS = "## Refusals"
 EMPTY = "-"
 
-Outcomes = Mapping[str, Mapping[cases_models.Layout, cases_models.Outcome]]
+Outcomes = Mapping[str, Mapping[cases_models.StrategyLayout, cases_models.ModelOutcome]]
 """For each model and layout."""
 
 
@@ -79,7 +79,7 @@ def page(outcomes: Outcomes) -> str:
     return "\n".join(lines) + "\n"
 
 
-def _cell(outcome: cases_models.Outcome | None, sentences: Sequence[str]) -> str:
+def _cell(outcome: cases_models.ModelOutcome | None, sentences: Sequence[str]) -> str:
     if outcome is None:
         return EMPTY
     if outcome.refusal:
@@ -99,9 +99,9 @@ def parse(text: str) -> Outcomes:
     for name, cells in re.findall(r"^\| `(\w+)` \| [^|]* \| (.*) \|$", table, re.M):
         pairs = zip(cases_models.LAYOUTS, cells.split(" | "), strict=True)
         outcomes[name] = {
-            layout: cases_models.Outcome(refusal=sentences[cell.strip("()")])
+            layout: cases_models.ModelOutcome(refusal=sentences[cell.strip("()")])
             if cell.startswith("(")
-            else cases_models.Outcome(float(cell))
+            else cases_models.ModelOutcome(float(cell))
             for layout, cell in pairs
             if cell != EMPTY
         }

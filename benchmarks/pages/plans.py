@@ -12,7 +12,7 @@ from collections.abc import Iterator
 
 from benchmarks.pages import redraw
 from testing import pages
-from tfparallel.planning import draw, option_values, request
+from tfparallel.planning import option_values, plan_picture, request
 from tfparallel_trainer import errors
 from tfparallel_trainer.contract import plan
 
@@ -60,7 +60,7 @@ def example(folder: pathlib.Path) -> str:
 
 def question(file: pathlib.Path) -> plan.Question:
     """What has to be asked for the plan of a job; cuts that it names are left to the planner."""
-    return request.read(file, request.Options()).question
+    return request.read(file, request.PlanOptions()).question
 
 
 def planned(file: pathlib.Path, *, whole: bool = False) -> plan.Plan:
@@ -126,7 +126,7 @@ def main() -> None:
         text = page.read_text(encoding="utf-8")
         page.write_text(pages.with_section(text, name, content), encoding="utf-8")
     for name, file in DRAWN.items():
-        image(name).write_text(draw.picture(planned(file)).document, encoding="utf-8")
+        image(name).write_text(plan_picture.picture(planned(file)).document, encoding="utf-8")
         print(f"wrote {image(name)}")
 
 

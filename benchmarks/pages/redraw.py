@@ -11,17 +11,17 @@ import pydantic
 
 from benchmarks.pages import report_picture
 from testing import paths
-from tfparallel.compare import draw as comparison
-from tfparallel.compare import report
+from tfparallel.compare import comparison_pictures as comparison
+from tfparallel.compare import comparison_report
 from tfparallel.drawing import svg
-from tfparallel.planning import draw as planning
+from tfparallel.planning import plan_picture as planning
 from tfparallel_trainer.contract import plan
 
 IMAGES = paths.PAGES / "images"
 MEASURED = pathlib.Path(__file__).parent / "measured"
 
 _COMPARED, _PIPELINE = "compare-", "pipeline-"
-_PICTURED = pydantic.TypeAdapter(report.Pictured)
+_PICTURED = pydantic.TypeAdapter(comparison_report.Pictured)
 
 
 def image_of_comparison(example: str, picture: str) -> pathlib.Path:
@@ -29,7 +29,7 @@ def image_of_comparison(example: str, picture: str) -> pathlib.Path:
     return IMAGES / f"{_COMPARED}{example}-{picture}"
 
 
-def read_comparison(example: str) -> report.Pictured:
+def read_comparison(example: str) -> comparison_report.Pictured:
     """Return the numbers of a comparison."""
     return _PICTURED.validate_json((MEASURED / f"{_COMPARED}{example}.json").read_bytes())
 

@@ -19,7 +19,7 @@ from testing import paths, waiting
 from tfparallel.backends.local import folders
 from tfparallel.compare import network_usage
 from tfparallel.drawing import palette, svg
-from tfparallel.report import content, draw, gather, page, timeline
+from tfparallel.report import content, gather, page, report_pictures, timeline
 from tfparallel_trainer.contract import environment, outputs
 
 JOB = "examples/digits/job.yaml"
@@ -74,7 +74,7 @@ def picture(root: pathlib.Path = KEPT) -> svg.Picture:
     run = asyncio.run(gather.gather_folder(root))
     figures = content.make(run)
     places, below = [], _HEAD
-    curves = [draw.metric(metric).narrow for metric in figures.metrics[:2]]
+    curves = [report_pictures.metric(metric).narrow for metric in figures.metrics[:2]]
     for column, curve in enumerate(curves):
         places.append((curve, _GAP + column * (72 * svg.NARROW + _GAP), below))
     below += max(_height(curve) for curve in curves)

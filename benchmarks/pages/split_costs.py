@@ -24,7 +24,7 @@ from benchmarks import page as benchmarks_page
 from benchmarks.pages import plans, redraw
 from testing import pages, paths
 from tfparallel.compare import network_usage
-from tfparallel.terminal import placement
+from tfparallel.terminal.placement import shares
 from tfparallel_operator.api import job_status
 from tfparallel_trainer.contract import environment, outputs, plan, progress
 
@@ -87,7 +87,7 @@ def measure(file: pathlib.Path, changes: Sequence[str]) -> Measured:
     with tempfile.TemporaryDirectory() as folder, tempfile.TemporaryFile() as output:
         out = pathlib.Path(folder, "out")
         log = out / "claims" / claim / job["metadata"]["name"] / outputs.STEP_LOG
-        meter = network_usage.Meter(os.getpid())
+        meter = network_usage.NetworkMeter(os.getpid())
         running = subprocess.Popen(
             _command(file, changes),
             cwd=folder,
@@ -116,7 +116,10 @@ def measure(file: pathlib.Path, changes: Sequence[str]) -> Measured:
 
 
 def _reached(
-    running: "subprocess.Popen[bytes]", log: pathlib.Path, step: int, meter: network_usage.Meter
+    running: "subprocess.Popen[bytes]",
+    log: pathlib.Path,
+    step: int,
+    meter: network_usage.NetworkMeter,
 ) -> _Reached:
     """Wait for the end of a step."""
     while running.poll() is None and _steps(log) < step:
@@ -186,12 +189,12 @@ def _row(name: str, planned: plan.Plan, measured: Measured, whole: Measured) -> 
     if measured.placement is not None:
         weights = max(stage.parameter_bytes for stage in measured.placement.stages)
         if len(planned.stages) > 1:
-            shares = zip(
-                placement.shares([stage.busy_seconds for stage in measured.placement.stages]),
+            busy_shares = zip(
+                shares([stage.busy_seconds for stage in measured.placement.stages]),
                 _planned(planned),
                 strict=True,
             )
-            busy = ", ".join(f"{share} ({planned})" for share, planned in shares)
+            busy = ", ".join(f"{share} ({planned})" for share, planned in busy_shares)
     cells = (
         name,
         progress.format_bytes(weights),
@@ -208,7 +211,7 @@ def _row(name: str, planned: plan.Plan, measured: Measured, whole: Measured) -> 
 
 def _planned(planned: plan.Plan) -> list[str]:
     seconds = [stage.forward_seconds + stage.backward_seconds for stage in planned.stages]
-    return placement.shares([str(seconds_of_stage) for seconds_of_stage in seconds])
+    return shares([str(seconds_of_stage) for seconds_of_stage in seconds])
 
 
 def machine(load: float) -> str:

@@ -64,7 +64,7 @@ class Campaign:
     rows: tuple[Row, ...]
 
 
-def summarise(state: outcomes.State) -> Campaign:
+def summarise(state: outcomes.CampaignFile) -> Campaign:
     """Return what the part shows of a campaign's file."""
     valid = [outcome for outcome in state.outcomes if outcome.ending is not outcomes.Ending.INVALID]
     by_row: dict[str, list[outcomes.Outcome]] = {name: [] for name in _STRATEGIES}
@@ -169,7 +169,7 @@ def main(arguments: Sequence[str]) -> int:
     parser = argparse.ArgumentParser(description=main.__doc__)
     parser.add_argument("file", type=pathlib.Path)
     options = parser.parse_args(arguments)
-    state = outcomes.State.open(options.file, 0)
+    state = outcomes.CampaignFile.open(options.file, 0)
     campaign = summarise(state)
     truth.write(HEADING, section(campaign))
     failures = [str(outcome) for outcome in state.outcomes if outcome.ending.is_failure]

@@ -61,7 +61,7 @@ def parse(text: str) -> cases_servers.Outcomes:
     for case in cases_servers.CASES:
         row = truth.find_row(text, f"| {case.model} | {case.optimizer} | {case.also} |")
         exact, alone, workers, staleness = row.strip(" |").split(" | ")
-        outcomes[case.name] = cases_servers.Outcome(
+        outcomes[case.name] = cases_servers.ServersOutcome(
             dict(zip(cases.LIMITS, map(float, exact.split(" / ")), strict=True)),
             _pair(alone),
             _pair(workers),

@@ -32,8 +32,8 @@ PROCESSES_HEADING = "## Split models in several processes"
 COMMAND = "python -m benchmarks.pages.truth_split"
 
 CURVES = {
-    12: cases_split.Layout({"data": 2, "stage": 2, "tensor": 2}, 2),
-    40: cases_split.Layout({"stage": 4}, 4),
+    12: cases_split.MeshLayout({"data": 2, "stage": 2, "tensor": 2}, 2),
+    40: cases_split.MeshLayout({"stage": 4}, 4),
 }
 """Dense layers of a network, and the mesh that it is trained on to compare its losses."""
 CURVE_STEPS = (1, 5, 10, 15, 20, 25, 30)
@@ -46,7 +46,7 @@ LossPair = tuple[list[float], list[float]]
 def cells_of(case: cases.Case, floatx: str, generations: Iterator[int]) -> cases.Cells:
     """Train a case on all meshes."""
     cells: cases.Cells = {}
-    plain, _ = cases_split.train_plainly(case, cases_split.Layout({}))
+    plain, _ = cases_split.train_plainly(case, cases_split.MeshLayout({}))
     for layout in cases_split.LAYOUTS:
         if cases_split.applies(case, layout):
             expected = plain
@@ -197,13 +197,13 @@ def section_of_processes(cells: cases.Cells) -> str:
     return "\n".join(lines) + "\n"
 
 
-def _cell(cells: cases.Cells, case: cases.Case, layout: cases_split.Layout) -> str:
+def _cell(cells: cases.Cells, case: cases.Case, layout: cases_split.MeshLayout) -> str:
     """Return the differences of a case on a mesh, in each type that it was trained in."""
     keys = ((case.name, str(layout), floatx) for floatx in cases.LIMITS)
     return " / ".join(f"{cells[key]:.0e}" for key in keys if key in cells)
 
 
-def _row_of_processes(case: cases.Case, layout: cases_split.Layout) -> str:
+def _row_of_processes(case: cases.Case, layout: cases_split.MeshLayout) -> str:
     """How a row begins."""
     return f"| {case.model} | {layout} | {cases_split.APART[layout]} |"
 

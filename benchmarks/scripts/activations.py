@@ -55,10 +55,10 @@ def peak(order: schedule.Schedule, devices: Sequence[str], microbatches: int, ro
     division = batching.BatchSharding(batch, ranks=1, local_ranks=(0,) * len(devices))
     examples = arrays.ArraySource((x, x, None), division, None)
     bare = skeleton.build(module, 0)
-    mesh = shape.Mesh(stage=len(devices))
+    mesh = shape.MeshShape(stage=len(devices))
     divided = split_partition.divide(recording.record(bare), mesh, microbatches, order)
     places = dict(enumerate(devices))
-    step = pipeline_steps.TrainStep(
+    step = pipeline_steps.PipelineTrainStep(
         module, ranks.build(module, bare, divided, places, examples), examples.spec, batch
     )
     (first,) = examples.epoch(0, 0)

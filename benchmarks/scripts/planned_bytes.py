@@ -15,7 +15,7 @@ from tfparallel_trainer.engines.split.model import graph, recording, skeleton
 def main(batch, ranks):
     functions = {"build_model": layers.build_model}
     bare = skeleton.build(user.Module(pathlib.Path(layers.__file__), functions), 0)
-    mesh = shape.Mesh(tensor=ranks)
+    mesh = shape.MeshShape(tensor=ranks)
     divided = split_partition.divide(recording.record(bare), mesh)
     plan = divided.plan
     sent = sum(cost.sent(batch, ranks) for cost in split_traffic.list_traffic(plan))

@@ -24,7 +24,7 @@ from tfparallel_trainer.objective import replica
 
 
 def main(name, stages, tensor, replicas=1):
-    mesh = shape.Mesh(data=replicas, stage=stages, tensor=tensor)
+    mesh = shape.MeshShape(data=replicas, stage=stages, tensor=tensor)
     devices.prepare(mesh.size, alone=True)
     functions: dict[str, Callable[..., Any]] = {
         "build_model": stacks.ALL[name],

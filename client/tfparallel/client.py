@@ -8,7 +8,7 @@ from typing import Any, Self, Unpack
 
 from tfparallel import manifest, models, operations, places
 from tfparallel.backend import Backend
-from tfparallel.diagnosis import findings, gather
+from tfparallel.diagnosis import findings, job_diagnosis
 from tfparallel.functions import program as programs
 from tfparallel.loop_thread import LoopThread
 from tfparallel_operator.api import load, names
@@ -130,7 +130,7 @@ class TrainerClient:
 
     def diagnose_job(self, name: str) -> findings.Diagnosis:
         """Return why a job is as it is, with evidence and a remedy, as `tfparallel why` says it."""
-        return self._loop.call(gather.diagnose_job(self._backend, name))
+        return self._loop.call(job_diagnosis.diagnose_job(self._backend, name))
 
     def watch_job(self, name: str) -> Iterator[models.Job]:
         """Yield a job now and after each change, until it is deleted."""

@@ -4,8 +4,8 @@ import asyncio
 import contextlib
 from collections.abc import AsyncIterator
 
-from tfparallel import backend, errors, logs, models
-from tfparallel.diagnosis import findings, gather
+from tfparallel import backend, errors, models, replica_logs
+from tfparallel.diagnosis import findings, job_diagnosis
 from tfparallel.terminal import display
 from tfparallel_operator.api import job_status, load, names
 from tfparallel_operator.core import decision
@@ -17,11 +17,11 @@ _ADVICE_SECONDS = 12.0
 """Seconds between two diagnoses of a waiting job: an operator sees a new job earlier."""
 
 _WAITS = (
-    findings.Kind.UNSEEN,
-    findings.Kind.REFUSED,
-    findings.Kind.QUEUED,
-    findings.Kind.PENDING,
-    findings.Kind.STARTING,
+    findings.FindingKind.UNSEEN,
+    findings.FindingKind.REFUSED,
+    findings.FindingKind.QUEUED,
+    findings.FindingKind.PENDING,
+    findings.FindingKind.STARTING,
 )
 
 _LAST_LINES_SECONDS = 10.0
@@ -89,11 +89,13 @@ def describe_waiting(job: models.Job) -> str:
 
 
 async def _show_lines(jobs: backend.Backend, job: models.Job, screen: display.Display) -> None:
-    async for line in _readable(logs.read(jobs, job, logs.ALL_REPLICAS, follow=True)):
+    async for line in _readable(
+        replica_logs.read(jobs, job, replica_logs.ALL_REPLICAS, follow=True)
+    ):
         screen.line(line.replica, line.text)
 
 
-async def _readable(lines: AsyncIterator[logs.Line]) -> AsyncIterator[logs.Line]:
+async def _readable(lines: AsyncIterator[replica_logs.Line]) -> AsyncIterator[replica_logs.Line]:
     """Yield lines until they cannot be read, for example without the right to."""
     with contextlib.suppress(errors.Failure):
         async for line in lines:
@@ -110,18 +112,18 @@ async def _show_events(jobs: backend.Backend, job: models.Job, screen: display.D
                 if is_mine and (event.reason, event.message) not in shown:
                     shown.add((event.reason, event.message))
                     kind = decision.EventType(event.type)
-                    screen.event(decision.Event(kind, event.reason, event.message))
+                    screen.event(decision.JobEvent(kind, event.reason, event.message))
         await asyncio.sleep(_LOOK_SECONDS)
 
 
 async def _show_advice(jobs: backend.Backend, job: models.Job, screen: display.Display) -> None:
     """Say why a job waits and what to do, once for each cause, until it trains."""
     shown: set[str] = set()
-    kind = findings.Kind.UNSEEN
+    kind = findings.FindingKind.UNSEEN
     while kind in _WAITS:
         await asyncio.sleep(_ADVICE_SECONDS)
         with contextlib.suppress(errors.Failure, load.SpecError):
-            diagnosis = await gather.diagnose_job(jobs, job.name)
+            diagnosis = await job_diagnosis.diagnose_job(jobs, job.name)
             kind, remedy = diagnosis.kind, diagnosis.remedy
             if kind in _WAITS and remedy not in shown and not remedy.startswith("Wait"):
                 shown.add(remedy)

@@ -8,7 +8,7 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, TypedDict, Unpack
 
-from tfparallel import variables
+from tfparallel import job_variables
 from tfparallel.job_source import source as sources
 from tfparallel_operator.api import load, metadata, names, schema, structure, types, yaml_documents
 
@@ -158,7 +158,7 @@ def change(document: Mapping[str, Any], **options: Unpack[Options]) -> dict[str,
     if "image" in values:
         _set_image(spec["tfReplicaSpecs"], values["image"])
     changed = dict(metadata.generate_name(changed))
-    changed = dict(variables.add(changed, values.get("env", {}), values.get("secrets", ())))
+    changed = dict(job_variables.add(changed, values.get("env", {}), values.get("secrets", ())))
     load.parse_manifest(changed)
     return changed
 
@@ -219,7 +219,7 @@ def _set_image(roles: dict[str, Any], image: str) -> None:
         template = (fields or {}).get("template") or {}
         load.parse_template(template, ("spec", "tfReplicaSpecs", role, "template"))
         pod_spec = {"containers": [{"name": names.CONTAINER}], **(template.get("spec") or {})}
-        roles[role] = variables.change_container(
+        roles[role] = job_variables.change_container(
             {**(fields or {}), "template": {**template, "spec": pod_spec}},
             lambda container: {**container, "image": image},
         )

@@ -10,7 +10,7 @@ from collections.abc import AsyncGenerator, Iterable, Mapping, Sequence
 from typing import Any, Unpack
 
 from tfparallel import backend as backends
-from tfparallel import errors, logs, manifest, models
+from tfparallel import errors, manifest, models, replica_logs
 from tfparallel.backend import Backend
 from tfparallel.functions import job as function_job
 from tfparallel.functions import program as programs
@@ -43,8 +43,8 @@ async def read_logs(
 ) -> AsyncGenerator[str, None]:
     """Yield the lines of a replica, of the coordinator, or of all replicas with their names."""
     job = await backend.get_job(name)
-    has_names = replica == logs.ALL_REPLICAS
-    lines = logs.read(backend, job, replica, follow=follow, tail=tail)
+    has_names = replica == replica_logs.ALL_REPLICAS
+    lines = replica_logs.read(backend, job, replica, follow=follow, tail=tail)
     async with contextlib.aclosing(lines):
         async for line in lines:
             yield f"[{line.replica}] {line.bare_text}" if has_names else line.text
@@ -110,10 +110,10 @@ async def fetch_model(
     if job.state != names.State.SUCCEEDED:
         raise errors.Failure(_no_model(job))
     folder = fetch.choose_folder(name) if to is None else pathlib.Path(to)
-    choice = stores.Choice(path=path)
+    choice = stores.StoreOptions(path=path)
     async with stores.opened_anywhere(backend, job, choice, wrapping.say) as store:
         listed = await store.list_files()
-        candidates = files.select(listed, files.Part.MODEL, is_script=job.is_script)
+        candidates = files.select(listed, files.ResultSelection.MODEL, is_script=job.is_script)
         chosen = fetch.choose_one(candidates, file, name)
         [model] = await fetch.copy(
             store, chosen, folder, name, wrapping.say, is_script=job.is_script
@@ -158,7 +158,7 @@ def _too_late(
 
 
 def _other_end(job: models.Job, states: Iterable[str]) -> str:
-    condition = conditions.find(job.status, names.Condition(job.state))
+    condition = conditions.find(job.status, names.ConditionType(job.state))
     reason = "" if condition is None else f": {condition.reason}: {condition.message}"
     awaited = " or ".join(sorted(states))
     return f"job {job.name!r} is {job.state}, and cannot become {awaited}{reason}"

@@ -6,9 +6,9 @@ from typing import Protocol
 
 from tfparallel import backend
 from tfparallel.backends.cluster import access
-from tfparallel.backends.cluster import backend as cluster_backend
-from tfparallel.backends.local import backend as machine_backend
+from tfparallel.backends.cluster import cluster_backend as cluster_backend
 from tfparallel.backends.local import folders
+from tfparallel.backends.local import local_backend as machine_backend
 
 
 class Place(Protocol):
@@ -36,7 +36,7 @@ class Cluster:
 
     def connect(self) -> backend.Backend:
         """Return the cluster as a backend."""
-        choice = access.Choice(
+        choice = access.ConnectionOptions(
             kubeconfig=self.kubeconfig, context=self.context, namespace=self.namespace
         )
         return cluster_backend.ClusterBackend(access.find(choice))

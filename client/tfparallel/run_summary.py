@@ -7,9 +7,9 @@ from collections.abc import Callable, Iterator
 import pydantic
 from rich import text as rich_text
 
-from tfparallel.backends.local import run
+from tfparallel.backends.local import local_run
 from tfparallel.drawing import svg
-from tfparallel.planning import draw, tables
+from tfparallel.planning import plan_picture, plan_tables
 from tfparallel.terminal import display, placement
 from tfparallel_operator import wall_clock
 from tfparallel_operator.api import job_status, names
@@ -29,7 +29,7 @@ _PICTURE = "pipeline.svg"
 """Beside `outputs.PIPELINE`."""
 
 
-def show(outcome: run.RunResult, has_shown: Callable[[str], bool] = lambda _: False) -> None:
+def show(outcome: local_run.RunResult, has_shown: Callable[[str], bool] = lambda _: False) -> None:
     """Print the summary; why a job failed goes to standard error.
 
     Args:
@@ -38,7 +38,7 @@ def show(outcome: run.RunResult, has_shown: Callable[[str], bool] = lambda _: Fa
     """
     out, err = display.consoles()
     status = outcome.job.status
-    failed = conditions.find(status, names.Condition.FAILED)
+    failed = conditions.find(status, names.ConditionType.FAILED)
     if outcome.stopped_by is not None:
         headline = f"Stopped by {outcome.stopped_by.name}"
         display.print_line(err, f"stopped; go on with --output {_path(outcome.layout.root)}")
@@ -56,7 +56,7 @@ def show(outcome: run.RunResult, has_shown: Callable[[str], bool] = lambda _: Fa
         out.print(placement.table(status.placement))
 
 
-def _rows(outcome: run.RunResult) -> Iterator[tuple[str, str]]:
+def _rows(outcome: local_run.RunResult) -> Iterator[tuple[str, str]]:
     status = outcome.job.status
     if status.start_time is not None:
         ended = status.completion_time or wall_clock.utc_now()
@@ -70,7 +70,7 @@ def _rows(outcome: run.RunResult) -> Iterator[tuple[str, str]]:
     yield "logs", _path(outcome.layout.logs)
 
 
-def _results(outcome: run.RunResult) -> Iterator[tuple[str, str]]:
+def _results(outcome: local_run.RunResult) -> Iterator[tuple[str, str]]:
     status, folder = outcome.job.status, outcome.trained
     succeeded = status.state is names.State.SUCCEEDED
     # The folder may hold the results of an earlier run: they say nothing of one that failed.
@@ -90,7 +90,7 @@ def _results(outcome: run.RunResult) -> Iterator[tuple[str, str]]:
                 yield name, _path(folder / below)
 
 
-def _models_of_script(outcome: run.RunResult) -> Iterator[tuple[str, str]]:
+def _models_of_script(outcome: local_run.RunResult) -> Iterator[tuple[str, str]]:
     """Name the models that a script has written into its claims in this run."""
     began = outcome.job.status.start_time
     for file in sorted(outcome.layout.claims.rglob(f"*{pathlib.Path(outputs.MODEL).suffix}")):
@@ -104,11 +104,11 @@ def _pipeline(folder: pathlib.Path) -> Iterator[tuple[str, str]]:
         stages = plan.Pipeline.model_validate_json((folder / outputs.PIPELINE).read_bytes())
     except (OSError, pydantic.ValidationError):
         return
-    yield "stages", tables.waiting(stages)
+    yield "stages", plan_tables.waiting(stages)
     if not svg.is_available():
         yield "pipeline", svg.MISSING
         return
-    picture = draw.picture_of_run(stages)
+    picture = plan_picture.picture_of_run(stages)
     (folder / _PICTURE).write_text(picture.document, encoding="utf-8")
     yield "pipeline", _path(folder / _PICTURE)
 

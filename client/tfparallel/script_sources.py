@@ -42,7 +42,7 @@ class Script:
             source: as `spec.trainer.source` names them.
         """
         parsed = source_code.Source.model_validate(source)
-        container = containers.Container(self.pod_spec, self.container)
+        container = containers.ContainerBuilder(self.pod_spec, self.container)
         sources.fill(container, self.mount, parsed)
 
 

@@ -5,7 +5,7 @@ import pathlib
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
-from tfparallel import script_sources, sources, validation, variables
+from tfparallel import job_variables, script_sources, source_packing, validation
 from tfparallel.job_source import overrides, source
 from tfparallel_operator.api import load, names, yaml_documents
 from tfparallel_operator.api_server import resources
@@ -67,7 +67,7 @@ def read(
     job = overrides.apply(yaml_documents.find_job(documents, str(file)), changes)
     with validation.located(file, changes):
         load.parse_manifest(job)
-    job = variables.add(job, additions.variables, additions.secrets)
+    job = job_variables.add(job, additions.variables, additions.secrets)
     load.parse_manifest(job)
     others = [document for document in documents if document.get("kind") != names.KIND]
     if foreign := [str(d.get("kind")) for d in others if d.get("kind") not in COMPANIONS]:
@@ -97,11 +97,11 @@ def build(
     brought = {d["metadata"]["name"] for d in companions if d["kind"] == "ConfigMap"}
     scripts = [] if trainer is not None else script_sources.find(job, brought)
     if trainer is not None and _needs_files(trainer, brought, folder):
-        archive = sources.pack(folder, trainer.get("module", "model.py"))
+        archive = source_packing.pack(folder, trainer.get("module", "model.py"))
         source.check_packed_module(load.parse_job(job), folder)
         trainer["source"] = archive.source(name)
     elif scripts:
-        archive = sources.pack(folder, scripts[0].program, scripts[0].field)
+        archive = source_packing.pack(folder, scripts[0].program, scripts[0].field)
         for script in scripts:
             script.fill(archive.source(name))
     else:

@@ -22,7 +22,7 @@ _FIELD = re.compile(r"[A-Za-z]\w+(?:\.\w+)*")
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class File:
+class ManifestFile:
     """A text that may contain jobs."""
 
     name: str
@@ -32,7 +32,7 @@ class File:
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Job:
+class ManifestJob:
     """A job of a file, with the lines of its fields."""
 
     file: str
@@ -74,7 +74,7 @@ def located(path: pathlib.Path, assignments: Sequence[str] = ()) -> Iterator[Non
         if not of_file:
             raise
         others = [fault for fault in error.located if fault not in of_file]
-        [job] = read_jobs(File(str(path), source.read_text(path)))
+        [job] = read_jobs(ManifestFile(str(path), source.read_text(path)))
         raise load.SpecError(*job.locate(of_file), *others) from error
 
 
@@ -90,18 +90,18 @@ def _is_of_file(fault: problems.Problem, assignments: Sequence[str]) -> bool:
     )
 
 
-def find_files(path: pathlib.Path) -> list[File]:
+def find_files(path: pathlib.Path) -> list[ManifestFile]:
     """Return the file at a path, those of a folder (not of its folders), or for - the input.
 
     Raises:
         SpecError: one cannot be read, or the folder has none.
     """
     if str(path) == "-":
-        return [File(STDIN, read_input())]
+        return [ManifestFile(STDIN, read_input())]
     if not path.is_dir():
-        return [File(str(path), source.read_text(path))]
+        return [ManifestFile(str(path), source.read_text(path))]
     paths = sorted(file for file in path.iterdir() if file.suffix in _SUFFIXES and file.is_file())
-    files = [File(str(file), source.read_text(file), needs_job=False) for file in paths]
+    files = [ManifestFile(str(file), source.read_text(file), needs_job=False) for file in paths]
     if not any(names.KIND in file.text for file in files):
         raise load.SpecError(
             f"{path}: no file of this folder holds a {names.KIND}; give the path of a job's YAML"
@@ -122,7 +122,7 @@ def read_input() -> str:
         raise load.SpecError(f"{STDIN}: not UTF-8 text; give a job's YAML file") from error
 
 
-def read_jobs(file: File) -> list[Job]:
+def read_jobs(file: ManifestFile) -> list[ManifestJob]:
     """Return the jobs of a file and of its lists; objects of other kinds are left out.
 
     Raises:
@@ -132,10 +132,10 @@ def read_jobs(file: File) -> list[Job]:
     jobs = [(document, node) for document, node in pairs if document.get("kind") == names.KIND]
     if not jobs and file.needs_job:
         yaml_documents.find_job([document for document, _ in pairs], file.name)
-    return [Job(file.name, len(jobs) == 1, document, node) for document, node in jobs]
+    return [ManifestJob(file.name, len(jobs) == 1, document, node) for document, node in jobs]
 
 
-def check(job: Job) -> list[str]:
+def check(job: ManifestJob) -> list[str]:
     """Return a sentence with file and line for each problem of a job."""
     try:
         load.parse_manifest(job.document)
@@ -144,12 +144,12 @@ def check(job: Job) -> list[str]:
     return []
 
 
-def check_module(job: Job) -> list[str]:
+def check_module(job: ManifestJob) -> list[str]:
     """Return a sentence for each problem of the module that lies next to a job's valid file."""
     return _module_problems(job, has_packages=False)
 
 
-def _module_problems(job: Job, *, has_packages: bool) -> list[str]:
+def _module_problems(job: ManifestJob, *, has_packages: bool) -> list[str]:
     if job.file == STDIN:
         return []
     folder = pathlib.Path(job.file).parent
@@ -159,7 +159,7 @@ def _module_problems(job: Job, *, has_packages: bool) -> list[str]:
     return [f"{prefix}{problem}" for problem in found_problems]
 
 
-def find_warnings(job: Job) -> list[str]:
+def find_warnings(job: ManifestJob) -> list[str]:
     """Return a sentence with file and line for each field that no cluster uses, and each package
     that the module imports and that is missing here, if this Python trains models.
 

@@ -40,7 +40,7 @@ def start(
     ledger.wait_until("the name server", lambda: _ready(ledger.state), START_LIMIT_SECONDS)
 
 
-def _ready(cluster_state: state.State) -> bool:
+def _ready(cluster_state: state.ClusterState) -> bool:
     """Ask from inside, where the name server is."""
     question = f"import urllib.request as r; r.urlopen('http://{READY}/ready', timeout=1)"
     command = [*netns.enter_network(cluster_state), sys.executable, "-I", "-c", question]

@@ -51,7 +51,7 @@ def up(ledger: state.Ledger, cluster_settings: settings.Full, cluster: handle.Cl
         kueue.start(ledger, authority, plan, cluster)
 
 
-def down(cluster_state: state.State, directory: Path) -> None:
+def down(cluster_state: state.ClusterState, directory: Path) -> None:
     """End everything inside, then remove the control groups, which have no namespace."""
     netns.end(cluster_state)
     cgroups.remove(cgroups.branch(directory))

@@ -83,7 +83,7 @@ class Cluster:
         """The same with the files of this machine."""
         return [*netns.enter_network(self._state()), *command]
 
-    def _state(self) -> state.State:
+    def _state(self) -> state.ClusterState:
         cluster_state = state.load(self.directory)
         if cluster_state is None:
             raise console.ClusterError(f"The cluster {self.name} does not run.")

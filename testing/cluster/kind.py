@@ -36,7 +36,7 @@ def load_image(name: str, archive: Path) -> None:
     _kind("load", "image-archive", str(archive), f"--name={PREFIX}{name}")
 
 
-def down(cluster_state: state.State, directory: Path) -> None:
+def down(cluster_state: state.ClusterState, directory: Path) -> None:
     """Delete the cluster; kind is content when there is none."""
     kubeconfig = directory / "kubeconfig"
     _kind("delete", "cluster", f"--name={PREFIX}{cluster_state.name}", f"--kubeconfig={kubeconfig}")

@@ -34,7 +34,7 @@ def start(
     ledger.wait_until("network policies", lambda: _rules_are_set(ledger.state), START_LIMIT_SECONDS)
 
 
-def _rules_are_set(cluster_state: state.State) -> bool:
+def _rules_are_set(cluster_state: state.ClusterState) -> bool:
     command = [*netns.enter(cluster_state), "iptables", "--list-rules", "FORWARD"]
     asked = subprocess.run(
         command, env=process.environment(), capture_output=True, text=True, check=False

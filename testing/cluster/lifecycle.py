@@ -85,7 +85,7 @@ def outlives_session(cluster: handle.Cluster) -> bool:
 
 
 def _start_cluster(name: str, cluster_settings: settings.Settings, cluster: handle.Cluster) -> None:
-    record = state.State(name, cluster_settings.mode, dataclasses.asdict(cluster_settings))
+    record = state.ClusterState(name, cluster_settings.mode, dataclasses.asdict(cluster_settings))
     ledger = state.Ledger(cluster.directory, record)
     try:
         _up(ledger, cluster_settings, cluster)
@@ -109,7 +109,7 @@ def _up(ledger: state.Ledger, cluster_settings: settings.Settings, cluster: hand
             node.give_gpus(cluster, cluster_settings.gpus)
 
 
-def _end(cluster_state: state.State, folder: Path) -> None:
+def _end(cluster_state: state.ClusterState, folder: Path) -> None:
     enders = {
         settings.Light.mode: light.down,
         settings.Full.mode: full.down,

@@ -39,6 +39,6 @@ def up(ledger: state.Ledger, cluster_settings: settings.Light, cluster: handle.C
         kueue.start(ledger, authority, plan, cluster)
 
 
-def down(cluster_state: state.State, directory: Path) -> None:
+def down(cluster_state: state.ClusterState, directory: Path) -> None:
     """End the processes, the ones that use another before the one they use."""
     process.stop(reversed(cluster_state.processes))

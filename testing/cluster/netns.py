@@ -46,24 +46,24 @@ def create(ledger: state.Ledger) -> tuple[str, ...]:
     return prefix
 
 
-def enter(cluster_state: state.State) -> tuple[str, ...]:
+def enter(cluster_state: state.ClusterState) -> tuple[str, ...]:
     """The command prefix that enters the namespaces of a cluster."""
     return _prefix(cluster_state, mount="mnt", net="net", pid="pid")
 
 
-def enter_network(cluster_state: state.State) -> tuple[str, ...]:
+def enter_network(cluster_state: state.ClusterState) -> tuple[str, ...]:
     """The prefix for a program of ours that needs the host's files and the cluster's network."""
     return _prefix(cluster_state, net="net", pid="pid")
 
 
-def end(cluster_state: state.State) -> None:
+def end(cluster_state: state.ClusterState) -> None:
     """End everything inside and wait until it is gone."""
     insides = {record.name: record for record in cluster_state.processes}
     process.stop(insides[name] for name in (INIT, OUTER) if name in insides)
     process.stop(cluster_state.processes)
 
 
-def _prefix(cluster_state: state.State, **namespaces: str) -> tuple[str, ...]:
+def _prefix(cluster_state: state.ClusterState, **namespaces: str) -> tuple[str, ...]:
     pid = next((record.pid for record in cluster_state.processes if record.name == INIT), None)
     if pid is None:
         raise console.ClusterError(

@@ -21,7 +21,7 @@ FILE = "cluster.json"
 
 
 @dataclass(frozen=True)
-class State:
+class ClusterState:
     """What the folder says about its cluster."""
 
     name: str
@@ -44,7 +44,7 @@ class State:
 class Ledger:
     """Starts processes on behalf of one cluster and writes each one down."""
 
-    def __init__(self, directory: Path, state: State) -> None:
+    def __init__(self, directory: Path, state: ClusterState) -> None:
         self.directory = directory
         self.state = state
         self._save()
@@ -93,14 +93,14 @@ class Ledger:
         partial.rename(self.directory / FILE)
 
 
-def load(directory: Path) -> State | None:
+def load(directory: Path) -> ClusterState | None:
     """The cluster that the folder records, if it records one."""
     try:
         fields = json.loads((directory / FILE).read_text(encoding="utf-8"))
     except (FileNotFoundError, NotADirectoryError):
         return None
     processes = tuple(process.Record(**record) for record in fields.pop("processes"))
-    return State(**fields, processes=processes)
+    return ClusterState(**fields, processes=processes)
 
 
 @contextlib.contextmanager

@@ -3,7 +3,7 @@
 from typing import Any
 
 from images import targets
-from testing.e2e import namespaces
+from testing.e2e import kubectl_namespaces
 
 RESTRICTED = {
     "allowPrivilegeEscalation": False,
@@ -13,7 +13,7 @@ RESTRICTED = {
 }
 
 
-def job(name: str, **spec: Any) -> namespaces.Object:
+def job(name: str, **spec: Any) -> kubectl_namespaces.Object:
     return {
         "apiVersion": "tfparallel.dev/v1alpha1",
         "kind": "TFParallelJob",
@@ -22,7 +22,7 @@ def job(name: str, **spec: Any) -> namespaces.Object:
     }
 
 
-def trained(name: str, *, workers: int = 1, **trainer: Any) -> namespaces.Object:
+def trained(name: str, *, workers: int = 1, **trainer: Any) -> kubectl_namespaces.Object:
     """A job of the shipped trainer, its module in the ConfigMap of the same name."""
     return job(
         name,
@@ -31,7 +31,7 @@ def trained(name: str, *, workers: int = 1, **trainer: Any) -> namespaces.Object
     )
 
 
-def script(source: str, **replica: Any) -> namespaces.Object:
+def script(source: str, **replica: Any) -> kubectl_namespaces.Object:
     """A role whose replicas run a Python script of their own."""
     container = {
         "name": "tensorflow",

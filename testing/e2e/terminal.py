@@ -10,7 +10,7 @@ from pathlib import Path
 
 from testing import pages, paths
 from testing.cluster import process
-from testing.e2e import namespaces
+from testing.e2e import kubectl_namespaces
 
 LIMIT_SECONDS = 600.0
 
@@ -41,7 +41,7 @@ class Shell:
             raise AssertionError(f"$ {line}\n{done.stdout}{done.stderr}")
         return done.stdout
 
-    def follow(self, command: pages.Command) -> list[str]:
+    def follow(self, command: pages.PageCommand) -> list[str]:
         """Run a command; return the lines that it prints, which begin as those of its page.
 
         A page leaves out what differs from run to run: "…" is any number of lines.
@@ -79,7 +79,7 @@ class Shell:
                 watch.terminate()
 
 
-def shell(namespace: namespaces.Namespace, folder: Path) -> Shell:
+def shell(namespace: kubectl_namespaces.KubectlNamespace, folder: Path) -> Shell:
     """Return a terminal whose programs speak to the cluster and this namespace."""
     cluster = namespace.cluster
     programs = folder / "bin"

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from images import targets
 from testing.cluster import handle, workbench
-from testing.e2e import namespaces
+from testing.e2e import kubectl_namespaces
 
 KEEPER = "keeper"
 KEEPER_NAMESPACE = "volumes"
@@ -78,7 +78,7 @@ class Volume:
         return f"{MOUNT}/{self.name}"
 
 
-def make(namespace: namespaces.Namespace, claim: str) -> Volume:
+def make(namespace: kubectl_namespaces.KubectlNamespace, claim: str) -> Volume:
     """Make a claim in the namespace, bound to a folder that any user may write to."""
     volume, folder = _folder(namespace, claim)
     namespace.apply(
@@ -87,7 +87,7 @@ def make(namespace: namespaces.Namespace, claim: str) -> Volume:
     return volume
 
 
-def provide(namespace: namespaces.Namespace, claim: str) -> Volume:
+def provide(namespace: kubectl_namespaces.KubectlNamespace, claim: str) -> Volume:
     """Have a volume for a claim that is yet to come and names no class, by a default class.
 
     kind's provisioner pulls an image to make a folder; here the folder is made before, and kept for
@@ -103,21 +103,23 @@ def provide(namespace: namespaces.Namespace, claim: str) -> Volume:
     return volume
 
 
-def _folder(namespace: namespaces.Namespace, claim: str) -> tuple[Volume, namespaces.Object]:
+def _folder(
+    namespace: kubectl_namespaces.KubectlNamespace, claim: str
+) -> tuple[Volume, kubectl_namespaces.Object]:
     """A folder of the node that any user may write to, and how a volume refers to it."""
     volume = Volume(Keeper(namespace.cluster), f"{namespace.name}-{claim}")
     volume.keeper.run("install", "--directory", "--mode=777", f"{MOUNT}/{volume.name}")
     return volume, _host_path(namespace.cluster, volume.name)
 
 
-def _host_path(cluster: handle.Cluster, *names: str) -> namespaces.Object:
+def _host_path(cluster: handle.Cluster, *names: str) -> kubectl_namespaces.Object:
     path = cluster.directory.joinpath("volumes", *names)
     return {"hostPath": {"path": str(path), "type": "DirectoryOrCreate"}}
 
 
 def _persistent_volume(
-    name: str, source: namespaces.Object, storage_class: str, mode: str
-) -> namespaces.Object:
+    name: str, source: kubectl_namespaces.Object, storage_class: str, mode: str
+) -> kubectl_namespaces.Object:
     return {
         "apiVersion": "v1",
         "kind": "PersistentVolume",
@@ -131,7 +133,7 @@ def _persistent_volume(
     }
 
 
-def _claim(volume: str, name: str) -> namespaces.Object:
+def _claim(volume: str, name: str) -> kubectl_namespaces.Object:
     return {
         "apiVersion": "v1",
         "kind": "PersistentVolumeClaim",
@@ -145,7 +147,7 @@ def _claim(volume: str, name: str) -> namespaces.Object:
     }
 
 
-def _pod(volumes: namespaces.Object) -> namespaces.Object:
+def _pod(volumes: kubectl_namespaces.Object) -> kubectl_namespaces.Object:
     container = {
         "name": KEEPER,
         "image": targets.TRAINER.reference,

@@ -17,7 +17,7 @@ EMPTIED = ("var/cache/apt", "var/lib/apt/lists", "var/log", "usr/share/doc", "us
 
 
 @dataclass(frozen=True)
-class Source:
+class AptArchive:
     """An archive that apt of this host installs from."""
 
     uri: str
@@ -37,7 +37,7 @@ def suite() -> str:
     return match.group(1)
 
 
-def find_source(release_name: str, folder: Path = SOURCES) -> Source:
+def find_source(release_name: str, folder: Path = SOURCES) -> AptArchive:
     """The first source of the host that has this suite's component main."""
     for file in sorted([*folder.glob("sources.list"), *folder.glob("sources.list.d/*")]):
         text = file.read_text(encoding="utf-8")
@@ -88,7 +88,7 @@ def _empty(folder: Path) -> None:
             os.unlink(entry.path)
 
 
-def _deb822(text: str) -> Iterator[Source]:
+def _deb822(text: str) -> Iterator[AptArchive]:
     for paragraph in re.split(r"\n\s*\n", text):
         pairs = re.findall(r"^([A-Za-z-]+):[ \t]*(.+)$", paragraph, re.MULTILINE)
         fields = {key.lower(): value.split() for key, value in pairs}
@@ -97,7 +97,7 @@ def _deb822(text: str) -> Iterator[Source]:
             yield from _sources(fields.get("uris", ())[:1], fields.get("suites", ()), signed)
 
 
-def _one_line(text: str) -> Iterator[Source]:
+def _one_line(text: str) -> Iterator[AptArchive]:
     pattern = re.compile(r"^deb\s+(?:\[(?P<options>[^\]]*)\]\s+)?(\S+)\s+(\S+)\s+.*\bmain\b")
     for line in text.splitlines():
         match = pattern.match(line)
@@ -107,8 +107,10 @@ def _one_line(text: str) -> Iterator[Source]:
             yield from _sources([match.group(2)], [match.group(3)], keyring)
 
 
-def _sources(uris: Iterable[str], suites: Iterable[str], keyring: str | None) -> Iterator[Source]:
+def _sources(
+    uris: Iterable[str], suites: Iterable[str], keyring: str | None
+) -> Iterator[AptArchive]:
     usable = keyring if keyring is not None and keyring.startswith("/") else None
     for uri in uris:
         for name in suites:
-            yield Source(uri, name, usable)
+            yield AptArchive(uri, name, usable)

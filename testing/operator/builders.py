@@ -13,7 +13,7 @@ from tfparallel_operator.core.status import conditions, replica_records
 from tfparallel_operator.engine.observe import records
 
 START = datetime.datetime(2026, 1, 1, tzinfo=datetime.UTC)
-SETTINGS = installation.Settings(
+SETTINGS = installation.InstallationSettings(
     trainer_image="tfparallel/trainer:test",
     progress_url="https://operator.example",
     progress_ca="CERTIFICATES",
@@ -90,7 +90,7 @@ def a_split_job(mesh: dict[str, Any], **roles: Any) -> types.TFParallelJob:
 def a_pod(
     job: types.TFParallelJob,
     replica: replicas.Replica,
-    settings: installation.Settings = SETTINGS,
+    settings: installation.InstallationSettings = SETTINGS,
     *,
     attempt: int = 1,
     replica_attempt: int = 0,
@@ -119,8 +119,8 @@ class World:
     config: observation.Config | None = None
     has_policy: bool = False
     host_port: int | None = None
-    settings: installation.Settings = SETTINGS
-    problem: observation.Problem | None = None
+    settings: installation.InstallationSettings = SETTINGS
+    problem: observation.SpecProblem | None = None
     """Why the newest spec cannot be used; the job has the last one that could."""
     groups: dict[tuple[str, str], observation.Group] = dataclasses.field(default_factory=dict)
     workload: observation.Workload | None = None
@@ -132,7 +132,7 @@ class World:
     created: list[tuple[str, int, int]] = dataclasses.field(default_factory=list)
     members: dict[str, str] = dataclasses.field(default_factory=dict)
     """The PodGroup of Kubernetes that each pod names, by the pod's uid."""
-    events: list[decision.Event] = dataclasses.field(default_factory=list)
+    events: list[decision.JobEvent] = dataclasses.field(default_factory=list)
     writes: int = 0
     _uids: int = 0
 
@@ -368,7 +368,7 @@ def state_of(world: World) -> str | None:
     return world.status.state
 
 
-def truth(world: World, kind: names.Condition) -> tuple[str, str] | None:
+def truth(world: World, kind: names.ConditionType) -> tuple[str, str] | None:
     """Whether a condition holds, and why."""
     condition = conditions.find(world.status, kind)
     return None if condition is None else (condition.status.value, condition.reason)

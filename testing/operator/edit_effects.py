@@ -10,7 +10,7 @@ from typing import Any
 from testing import pages
 from testing.operator import builders, edits
 from tfparallel_operator.api import job_status, load, names
-from tfparallel_operator.core import ends, installation, observation
+from tfparallel_operator.core import installation, observation, pod_ends
 from tfparallel_operator.core.status import conditions
 
 _SETTINGS = dataclasses.replace(builders.SETTINGS, gangs=installation.Gangs())
@@ -32,7 +32,7 @@ class Effect(enum.StrEnum):
     DELETES_PODS = "pods deleted"
 
 
-class State(enum.StrEnum):
+class LifeStage(enum.StrEnum):
     """Where a job is in its life."""
 
     SUSPENDED = "suspended"
@@ -88,7 +88,7 @@ class Trial:
         if name in self.world.pods and not self.world.pods[name].phase.ended:
             self.world.exit(name, code)
             if code == 137:
-                killed = dataclasses.replace(builders.an_exit(code), reason=ends.OOM_KILLED)
+                killed = dataclasses.replace(builders.an_exit(code), reason=pod_ends.OOM_KILLED)
                 self.world.update(name, exit=killed)
         self.run_until_quiet()
 
@@ -124,27 +124,27 @@ Probe = Callable[[Trial], Any]
 """Something that happens to a job; it returns what the job is like meanwhile."""
 
 
-def build_trial(job: str, state: State) -> Trial:
+def build_trial(job: str, state: LifeStage) -> Trial:
     """Return a job in a state."""
     return _build_trial(job, state).copy()
 
 
 @functools.cache
-def _build_trial(job: str, state: State) -> Trial:
+def _build_trial(job: str, state: LifeStage) -> Trial:
     manifest = edits.document(job)
     trial = Trial(builders.World(edits.parse(manifest), settings=_SETTINGS), manifest)
     trial.run_until_quiet()
-    if state is State.WAITING:
+    if state is LifeStage.WAITING:
         return trial
     trial.run()
     trial.world.advance(3600)
     _report(trial.world)
     match state:
-        case State.SUSPENDED:
+        case LifeStage.SUSPENDED:
             trial.edit(("runPolicy", "suspend"), True)
             trial.run_until_quiet()
-            assert conditions.is_true(trial.world.status, names.Condition.SUSPENDED)
-        case State.RESTARTING:
+            assert conditions.is_true(trial.world.status, names.ConditionType.SUSPENDED)
+        case LifeStage.RESTARTING:
             for _ in range(2):  # The second restart pauses: nothing of its attempt is made yet.
                 trial.world.exit("job-worker-1", 71)
                 trial.world.step()
@@ -152,8 +152,8 @@ def _build_trial(job: str, state: State) -> Trial:
                 if trial.world.status.restarts.failure == 1:
                     trial.run_until_quiet()
                     trial.run()
-            assert conditions.is_true(trial.world.status, names.Condition.RESTARTING)
-        case State.ENDED:
+            assert conditions.is_true(trial.world.status, names.ConditionType.RESTARTING)
+        case LifeStage.ENDED:
             trial.exit("job-chief-0" if "job-chief-0" in trial.world.pods else "job-worker-0", 0)
             assert conditions.finished(trial.world.status)
     return trial
@@ -166,7 +166,9 @@ def _report(world: builders.World) -> None:
     world.job = world.job.model_copy(update={"status": status})
 
 
-def effect(path: edits.Path, example: edits.Example, state: State, probes: list["Probe"]) -> Effect:
+def effect(
+    path: edits.Path, example: edits.Example, state: LifeStage, probes: list["Probe"]
+) -> Effect:
     """Return what an edit does to a job in a state; the probe that shows it comes first then."""
     trial = build_trial(example.job, state)
     if edits.refusal(trial.manifest, edits.edited(trial.manifest, path, example.value)):
@@ -174,7 +176,7 @@ def effect(path: edits.Path, example: edits.Example, state: State, probes: list[
     assert trial.edit(path, example.value), f"{path}: no example in edits.EXAMPLES is valid"
     if (answer := _answer(trial.copy(), build_trial(example.job, state))) is not None:
         return answer
-    resumes = state is State.SUSPENDED
+    resumes = state is LifeStage.SUSPENDED
     result = Effect.NOTHING
     for probe in probes[:]:
         life, pods = _probed(example.job, state, probe)
@@ -206,10 +208,10 @@ def _answer(edited: Trial, other: Trial) -> Effect | None:
 
 
 @functools.cache
-def _probed(job: str, state: State, probe: "Probe") -> tuple[Any, list[str]]:
+def _probed(job: str, state: LifeStage, probe: "Probe") -> tuple[Any, list[str]]:
     """Return what a probe shows of a job that nobody edits: its life, and its new pods."""
     trial = build_trial(job, state)
-    life = _follow(trial, probe, resumes=state is State.SUSPENDED)
+    life = _follow(trial, probe, resumes=state is LifeStage.SUSPENDED)
     return life, trial.pods_made()
 
 
@@ -287,7 +289,7 @@ def effects() -> Mapping[tuple[edits.Path, str], Row]:
     for path, node in edits.fields().items():
         for example in edits.examples(path, node):
             probes = list(PROBES)
-            row = tuple(effect(path, example, state, probes) for state in State)
+            row = tuple(effect(path, example, state, probes) for state in LifeStage)
             rows[path, example.title] = row
     return rows
 
@@ -298,7 +300,7 @@ def table() -> str:
     for name, row in _merged(effects()):
         by_row.setdefault(row, []).append(name)
     rows = ([", ".join(fields), *row] for row, fields in by_row.items())
-    return pages.table(("edit of", *State), rows)
+    return pages.table(("edit of", *LifeStage), rows)
 
 
 def _merged(rows: Mapping[tuple[edits.Path, str], Row]) -> Iterator[tuple[str, Row]]:

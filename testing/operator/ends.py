@@ -5,7 +5,7 @@ from typing import Any
 
 from testing.operator import objects
 from tfparallel_operator.api import names
-from tfparallel_operator.core import ends
+from tfparallel_operator.core import pod_ends
 
 Status = dict[str, Any]
 
@@ -189,7 +189,7 @@ EXAMPLES: Mapping[str, Sequence[Status]] = {
     ],
     "deletion": [
         {"phase": "Failed", **exited(143)},
-        {"phase": "Failed", **exited(137, ends.OOM_KILLED)},
+        {"phase": "Failed", **exited(137, pod_ends.OOM_KILLED)},
         {"phase": "Succeeded", **exited(0, "Completed")},
     ],
     "container-unknown": [
@@ -217,7 +217,7 @@ EXAMPLES: Mapping[str, Sequence[Status]] = {
     ],
     "runtime-unknown": [{"phase": "Failed", **exited(255, "Unknown")}],
     "restarted-in-place": [
-        {"phase": "Running", **exited(137, ends.RESTARTING_ALL)},
+        {"phase": "Running", **exited(137, pod_ends.RESTARTING_ALL)},
         {
             "phase": "Running",
             "containerStatuses": [
@@ -230,8 +230,8 @@ EXAMPLES: Mapping[str, Sequence[Status]] = {
         },
     ],
     "out-of-memory": [
-        {"phase": "Failed", **exited(137, ends.OOM_KILLED)},
-        _init_exited("fetch", 137, ends.OOM_KILLED),
+        {"phase": "Failed", **exited(137, pod_ends.OOM_KILLED)},
+        _init_exited("fetch", 137, pod_ends.OOM_KILLED),
     ],
     "not-started": [
         {

@@ -13,7 +13,7 @@ COSCHEDULING = types.GangScheduler.COSCHEDULING
 WORKER = replicas.Replica(types.Role.WORKER, 0)
 
 
-def with_gangs(scheduler: types.GangScheduler | None = None) -> installation.Settings:
+def with_gangs(scheduler: types.GangScheduler | None = None) -> installation.InstallationSettings:
     """Return the settings of an installation where somebody schedules."""
     return dataclasses.replace(builders.SETTINGS, gangs=installation.Gangs(scheduler))
 

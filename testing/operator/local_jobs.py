@@ -11,7 +11,7 @@ from typing import Any
 
 import yaml
 
-from tfparallel.backends.local import run, watcher
+from tfparallel.backends.local import local_run, watcher
 from tfparallel.job_source import source
 from tfparallel_operator.api import job_status
 from tfparallel_operator.core import decision
@@ -81,12 +81,12 @@ def write(folder: pathlib.Path, *documents: Any) -> pathlib.Path:
 
 
 @dataclasses.dataclass(slots=True)
-class Recorder:
+class RecordingWatcher:
     """A watcher that keeps each report."""
 
     placements: Sequence[watcher.Placement] = ()
     lines: list[tuple[str, str]] = dataclasses.field(default_factory=list)
-    events: list[decision.Event] = dataclasses.field(default_factory=list)
+    events: list[decision.JobEvent] = dataclasses.field(default_factory=list)
     reports: list[job_status.ProgressStatus] = dataclasses.field(default_factory=list)
     splits: list[job_status.PlacementStatus] = dataclasses.field(default_factory=list)
 
@@ -96,7 +96,7 @@ class Recorder:
     def line(self, replica: str, text: str) -> None:
         self.lines.append((replica, text))
 
-    def event(self, event: decision.Event) -> None:
+    def event(self, event: decision.JobEvent) -> None:
         self.events.append(event)
 
     def split(self, placement: job_status.PlacementStatus) -> None:
@@ -115,11 +115,11 @@ class Recorder:
 
 async def finish(
     folder: pathlib.Path, *documents: Any, output: str = "out"
-) -> tuple[run.RunResult, Recorder]:
+) -> tuple[local_run.RunResult, RecordingWatcher]:
     """Run a job to its end."""
-    recorder = Recorder()
+    recorder = RecordingWatcher()
     job_source = source.read(write(folder, *documents))
-    return await run.run(job_source, folder / output, recorder), recorder
+    return await local_run.run(job_source, folder / output, recorder), recorder
 
 
 def new_mark() -> str:

@@ -9,13 +9,14 @@ import contextlib
 from collections.abc import AsyncIterator, Callable, Mapping
 from typing import Any
 
-from testing import clock, waiting
+from testing import waiting
+from testing.clock import Clock
 from testing.operator import faults, memory_api, objects
 from tfparallel_operator.api import names
 from tfparallel_operator.api_server import client, resources
 from tfparallel_operator.core import installation
 from tfparallel_operator.engine.observe import informer, records
-from tfparallel_operator.engine.observe.children import Children
+from tfparallel_operator.engine.observe.children import ChildIndex
 from tfparallel_operator.engine.observe.jobs import Jobs
 from tfparallel_operator.engine.observe.sweeper import Sweeper
 from tfparallel_operator.engine.run.workers import Workers
@@ -31,7 +32,7 @@ class SmallEngine:
     def __init__(
         self,
         api: client.Client,
-        time: clock.Clock,
+        time: Clock,
         may_write: Callable[[], None] = lambda: None,
         settings: Mapping[str, Any] | None = None,
     ) -> None:
@@ -43,9 +44,9 @@ class SmallEngine:
         self.timers = Timers(self.queue.add, time.utc)
         self.metrics = Metrics()
         self.jobs = Jobs(self.queue, self.metrics.job_changed)
-        self.children = Children(api, (), self._changed, time.utc)
+        self.children = ChildIndex(api, (), self._changed, time.utc)
         self.sweeper = Sweeper(api, self.jobs, ())
-        of_jobs = installation.Settings(
+        of_jobs = installation.InstallationSettings(
             trainer_image="trainer:test",
             gangs=installation.Gangs(),
             queues=True,
@@ -115,7 +116,7 @@ class MemoryCluster:
         self.api = api or memory_api.MemoryApi()
         self.fault = fault
         self.may_write = may_write
-        self.clock = clock.Clock()
+        self.clock = Clock()
         self.settings: dict[str, Any] = {}
         """What the installation decides, beside the defaults of tests."""
         self.engine: SmallEngine
@@ -211,7 +212,7 @@ class MemoryCluster:
         return [(event["type"], event["reason"]) for event in events]
 
 
-async def follow(followed: Children | informer.Informer[Any]) -> None:
+async def follow(followed: ChildIndex | informer.Informer[Any]) -> None:
     """Run all watches, until one fails."""
     async with asyncio.TaskGroup() as group:
         for name, watch in followed.watches():

@@ -8,7 +8,7 @@ from testing.operator import builders
 from tfparallel_operator.api import load, names
 from tfparallel_operator.core import observation
 
-ADMITTED = names.Condition.ADMITTED
+ADMITTED = names.ConditionType.ADMITTED
 QUEUES = dataclasses.replace(builders.SETTINGS, queues=True)
 FLAVORS = {
     "spot": observation.Flavor(

@@ -13,7 +13,7 @@ NEWER = {"mood": "sunny"}
 """A field that only a newer operator knows."""
 
 _NEWER_CONDITION = "Checkpointed"
-_UNKNOWN_BEFORE = (names.Condition.SPEC_INVALID, names.Condition.TRAINING_STALLED)
+_UNKNOWN_BEFORE = (names.ConditionType.SPEC_INVALID, names.ConditionType.TRAINING_STALLED)
 """Conditions that an older operator does not know."""
 
 
@@ -104,7 +104,7 @@ class TroubledWorld(builders.World):
         try:
             job = edits.parse(after)
         except load.SpecError as error:
-            self.problem = observation.Problem(str(error), generation)
+            self.problem = observation.SpecProblem(str(error), generation)
             return
         self.problem = None
         self.manifest = after

@@ -81,7 +81,9 @@ def pytest_configure(config: pytest.Config) -> None:
     folder = config.rootpath / FOLDER
     if config.option.xmlpath is None:
         config.option.xmlpath = str(folder / f"{name}.xml")
-    config.pluginmanager.register(Recorder(config, folder / f"{name}.json"), "tfparallel-recorder")
+    config.pluginmanager.register(
+        TimesRecorder(config, folder / f"{name}.json"), "tfparallel-recorder"
+    )
 
 
 def _is_worker(config: pytest.Config) -> bool:
@@ -147,7 +149,7 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
         output["serial"] = session.config.stash[tiers.SERIAL]
 
 
-class Recorder:
+class TimesRecorder:
     """Collects the reports of all workers."""
 
     def __init__(self, config: pytest.Config, file: pathlib.Path) -> None:

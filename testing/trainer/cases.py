@@ -25,7 +25,7 @@ from tfparallel.backends.local import ports
 from tfparallel_trainer import tasks, user
 from tfparallel_trainer.comms import devices, rendezvous, shape
 from tfparallel_trainer.contract import environment
-from tfparallel_trainer.data import batching, source
+from tfparallel_trainer.data import batching, data_functions
 from tfparallel_trainer.engines.mesh import mesh_steps
 from tfparallel_trainer.objective import replica, state
 
@@ -71,7 +71,7 @@ class Case:
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Layout:
+class ProcessLayout:
     """Processes, and devices of each."""
 
     processes: int
@@ -81,7 +81,13 @@ class Layout:
         return f"{self.processes}x{self.devices}"
 
 
-LAYOUTS = (Layout(1, 1), Layout(1, 2), Layout(2, 1), Layout(3, 1), Layout(2, 2))
+LAYOUTS = (
+    ProcessLayout(1, 1),
+    ProcessLayout(1, 2),
+    ProcessLayout(2, 1),
+    ProcessLayout(3, 1),
+    ProcessLayout(2, 2),
+)
 
 
 def _cases() -> Iterator[Case]:
@@ -132,16 +138,16 @@ def train(
     Each mesh has a generation of its own.
     """
     module = user.Module(pathlib.Path(__file__), case.functions(synchronized=True))
-    mesh = shape.Mesh(data=len(processes.tasks) * len(names), generation=generation)
+    mesh = shape.MeshShape(data=len(processes.tasks) * len(names), generation=generation)
     places = [processes.me * len(names) + index for index in range(len(names))]
     division = batching.BatchSharding(batch_size=BATCH, ranks=mesh.data, local_ranks=tuple(places))
-    examples = source.training(module, requests.build_request(division, SEED))
+    examples = data_functions.training(module, requests.build_request(division, SEED))
     replicas = []
     for rank, name in zip(places, names, strict=True):
         replica.forget_names()
         replicas.append(replica.build(module, mesh, rank, name, SEED, examples.sample()))
     state.share(replicas, [0])
-    step = mesh_steps.TrainStep(module, replicas, examples.spec)
+    step = mesh_steps.MeshTrainStep(module, replicas, examples.spec)
     number = 0
     for epoch in range(STEPS):
         for batch in examples.epoch(epoch, 0):
@@ -160,7 +166,7 @@ def difference(weights: Sequence[Any], expected: Sequence[Any], *, relative: boo
 
 
 def train_together(
-    runs: trainings.Runs, layout: Layout, floatx: str, cases: Sequence[Case], *, new: bool
+    runs: trainings.Runs, layout: ProcessLayout, floatx: str, cases: Sequence[Case], *, new: bool
 ) -> list[list[Any]]:
     """Train cases in processes of their own; returns the weights of each."""
     numbers = [str(CASES.index(case)) for case in cases]
@@ -174,7 +180,7 @@ def train_together(
 
 
 def run_together(
-    runs: trainings.Runs, layout: Layout, module: str, arguments: Sequence[str], *, new: bool
+    runs: trainings.Runs, layout: ProcessLayout, module: str, arguments: Sequence[str], *, new: bool
 ) -> None:
     """Run a module in processes that can join each other.
 
@@ -243,7 +249,7 @@ Cells = dict[tuple[str, str, str], float]
 
 def measure(
     runs: trainings.Runs,
-    layouts: Sequence[Layout],
+    layouts: Sequence[ProcessLayout],
     floatxs: Sequence[str],
     cases: Sequence[Case],
     *,

@@ -33,7 +33,7 @@ _REFUSALS = (exits.Exit.USER_ERROR, exits.Exit.BAD_CONFIGURATION)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Layout:
+class StrategyLayout:
     """A strategy with its processes and devices: a column of the table."""
 
     name: str
@@ -51,16 +51,16 @@ class Layout:
         return self.mesh is not None and "stage" in self.mesh
 
 
-MIRRORED = Layout("Mirrored", 1, 2, "Mirrored")
-WORKERS = Layout("MultiWorkerMirrored", 2, 1, "MultiWorkerMirrored")
-FIT = Layout("fit", 2, 1, "MultiWorkerMirrored")
-STAGES = Layout("stage 2", 2, 1, SPLIT, {"stage": 2, "microbatches": MICROBATCHES})
-TENSOR = Layout("tensor 2", 1, 2, SPLIT, {"tensor": 2})
-SPATIAL = Layout("spatial 2", 1, 2, SPLIT, {"spatial": 2})
-HYBRID = Layout("data 2 x tensor 2", 2, 2, SPLIT, {"data": 2, "tensor": 2})
+MIRRORED = StrategyLayout("Mirrored", 1, 2, "Mirrored")
+WORKERS = StrategyLayout("MultiWorkerMirrored", 2, 1, "MultiWorkerMirrored")
+FIT = StrategyLayout("fit", 2, 1, "MultiWorkerMirrored")
+STAGES = StrategyLayout("stage 2", 2, 1, SPLIT, {"stage": 2, "microbatches": MICROBATCHES})
+TENSOR = StrategyLayout("tensor 2", 1, 2, SPLIT, {"tensor": 2})
+SPATIAL = StrategyLayout("spatial 2", 1, 2, SPLIT, {"spatial": 2})
+HYBRID = StrategyLayout("data 2 x tensor 2", 2, 2, SPLIT, {"data": 2, "tensor": 2})
 LAYOUTS = (MIRRORED, WORKERS, FIT, STAGES, TENSOR, SPATIAL, HYBRID)
 
-MODELS: dict[str, tuple[Layout, ...]] = {
+MODELS: dict[str, tuple[StrategyLayout, ...]] = {
     "attention_translation": (),
     "autoencoder": (SPATIAL,),
     "bidirectional_lstm": (FIT,),
@@ -101,13 +101,13 @@ MODELS: dict[str, tuple[Layout, ...]] = {
 """Each model with its layouts besides those that all have."""
 
 
-def layouts(name: str) -> list[Layout]:
+def layouts(name: str) -> list[StrategyLayout]:
     """The layouts that a model is trained on, in the order of the table."""
     return [layout for layout in LAYOUTS if layout in {WORKERS, STAGES, TENSOR, *MODELS[name]}]
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Outcome:
+class ModelOutcome:
     """What became of a model on a layout."""
 
     difference: float | None = None
@@ -118,11 +118,13 @@ class Outcome:
     """What may not be: a crash, a wrong number, a refusal after the first step."""
 
 
-def measure(runs: trainings.Runs, name: str, layouts: Sequence[Layout]) -> dict[Layout, Outcome]:
+def measure(
+    runs: trainings.Runs, name: str, layouts: Sequence[StrategyLayout]
+) -> dict[StrategyLayout, ModelOutcome]:
     """Train a model on some layouts."""
     ended = {layout: _train(runs, name, layout) for layout in layouts}
     results = {
-        layout: Result(_result(run, layout), _losses(run), layout.has_stages)
+        layout: JobResult(_result(run, layout), _losses(run), layout.has_stages)
         for layout, run in ended.items()
         if set(run.codes) == {exits.Exit.DONE}
     }
@@ -132,7 +134,7 @@ def measure(runs: trainings.Runs, name: str, layouts: Sequence[Layout]) -> dict[
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Result:
+class JobResult:
     """What a job has left."""
 
     model: pathlib.Path
@@ -142,7 +144,7 @@ class Result:
     """Whether the model saw one microbatch after the other."""
 
 
-def compare(name: str, results: Sequence[Result]) -> list[Outcome]:
+def compare(name: str, results: Sequence[JobResult]) -> list[ModelOutcome]:
     """Compare trained models with the one that a plain Keras loop trains in this process."""
     module = reference.load(name, FOLDER)
     keras.utils.set_random_seed(cases.SEED)
@@ -166,7 +168,7 @@ def compare(name: str, results: Sequence[Result]) -> list[Outcome]:
             fault = f"a weight differs by {difference:.1e}, beyond {limit(name)}"
         elif result.losses and result.losses != expected:
             fault = f"the losses are {result.losses}, not {losses}"
-        outcomes.append(Outcome(difference, fault=fault))
+        outcomes.append(ModelOutcome(difference, fault=fault))
     return outcomes
 
 
@@ -185,7 +187,7 @@ def _normalizes(name: str) -> bool:
     return "BatchNormalization" in (FOLDER / f"{name}.py").read_text(encoding="utf-8")
 
 
-def _train(runs: trainings.Runs, name: str, layout: Layout) -> trainings.Run:
+def _train(runs: trainings.Runs, name: str, layout: StrategyLayout) -> trainings.Run:
     folder = f"{name}-{layout}".replace(" ", "-")
     environments = runs.environments(
         f"{name}.py",
@@ -215,7 +217,7 @@ _PLACE = re.compile(r"^[^ ]+\.py(:\d+)?: ")
 """Where a refusal's cause stands, which is not the same on every machine."""
 
 
-def _result(run: trainings.Run, layout: Layout) -> pathlib.Path:
+def _result(run: trainings.Run, layout: StrategyLayout) -> pathlib.Path:
     return run.folder / "fit.keras" if layout is FIT else run.output / outputs.MODEL
 
 
@@ -223,14 +225,14 @@ def _losses(run: trainings.Run) -> list[float]:
     return run.losses() if (run.output / outputs.STEP_LOG).exists() else []
 
 
-def _refused(run: trainings.Run) -> Outcome:
+def _refused(run: trainings.Run) -> ModelOutcome:
     codes = set(run.codes)
     refusing = [process for process in run.ended if process.code in _REFUSALS]
     if not refusing or not codes <= {*_REFUSALS, exits.Exit.PEER_LOST}:
         errors = "\n".join(process.errors[-2000:] for process in run.ended)
-        return Outcome(fault=f"the exit codes are {run.codes}: {errors}")
+        return ModelOutcome(fault=f"the exit codes are {run.codes}: {errors}")
     _, _, located = refusing[0].errors.rpartition("error: ")
     sentence = _PLACE.sub("", located)
     if _losses(run):
-        return Outcome(fault=f"after the first step: {sentence}")
-    return Outcome(refusal=" ".join(sentence.split()))
+        return ModelOutcome(fault=f"after the first step: {sentence}")
+    return ModelOutcome(refusal=" ".join(sentence.split()))

@@ -28,7 +28,7 @@ from tfparallel.backends.local import ports
 from tfparallel_trainer import tasks, user
 from tfparallel_trainer.comms import cluster, devices, shape
 from tfparallel_trainer.contract import environment
-from tfparallel_trainer.data import batching, source
+from tfparallel_trainer.data import batching, data_functions
 from tfparallel_trainer.engines.servers import asynchronous, control, ledger, presence, worker_steps
 from tfparallel_trainer.objective import replica
 
@@ -72,7 +72,7 @@ class Trained:
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Outcome:
+class ServersOutcome:
     """A row of the table."""
 
     difference: dict[str, float]
@@ -90,7 +90,7 @@ class Outcome:
         return abs(self.together[0] - mean) <= max(DEVIATIONS * deviation, SHARE * abs(mean))
 
 
-Outcomes = dict[str, Outcome]
+Outcomes = dict[str, ServersOutcome]
 """By the names of the cases."""
 
 
@@ -110,7 +110,7 @@ def final_loss(case: cases.Case, weights: Sequence[Any]) -> float:
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Cluster:
+class ServersCluster:
     """What the chief trains with."""
 
     strategy: Any
@@ -118,13 +118,13 @@ class Cluster:
     workers: presence.Workers
 
 
-def train(case: cases.Case, members: Cluster, seeds: Sequence[int]) -> list[Trained]:
+def train(case: cases.Case, members: ServersCluster, seeds: Sequence[int]) -> list[Trained]:
     """Train a case on the workers, once for each seed; it is built and traced only once."""
     module = user.Module(pathlib.Path(__file__), case.functions(synchronized=False))
     feeds = {seed: _feed(module, seed) for seed in seeds}
     first = feeds[seeds[0]]
     with members.strategy.scope():
-        chief_replica = replica.build(module, shape.Mesh(), 0, "", seeds[0], first.sample())
+        chief_replica = replica.build(module, shape.MeshShape(), 0, "", seeds[0], first.sample())
         count = tf.Variable(0, dtype=tf.int64, trainable=False)
     engine = asynchronous.Asynchronous(
         ledger=ledger.Ledger(members.coordinator, _THREADS, members.workers.count_hung),
@@ -155,9 +155,9 @@ def train(case: cases.Case, members: Cluster, seeds: Sequence[int]) -> list[Trai
     return results
 
 
-def _feed(module: user.Module, seed: int) -> batching.Source:
+def _feed(module: user.Module, seed: int) -> batching.BatchSource:
     division = batching.BatchSharding(batch_size=cases.BATCH, ranks=1, local_ranks=(0,))
-    return source.training(module, requests.build_request(division, seed))
+    return data_functions.training(module, requests.build_request(division, seed))
 
 
 def train_together(
@@ -232,7 +232,7 @@ def work(output: pathlib.Path, floatx: str, seeds: Sequence[int], numbers: Seque
     os._exit(0)
 
 
-def _connect(addresses: dict[str, list[str]], workers: presence.Workers) -> Cluster:
+def _connect(addresses: dict[str, list[str]], workers: presence.Workers) -> ServersCluster:
     [port] = ports.allocate(1)
     strategy = tf.distribute.ParameterServerStrategy(
         tf.distribute.cluster_resolver.SimpleClusterResolver(
@@ -242,7 +242,7 @@ def _connect(addresses: dict[str, list[str]], workers: presence.Workers) -> Clus
             rpc_layer="grpc",
         )
     )
-    return Cluster(strategy, tf.distribute.coordinator.ClusterCoordinator(strategy), workers)
+    return ServersCluster(strategy, tf.distribute.coordinator.ClusterCoordinator(strategy), workers)
 
 
 def measure(
@@ -274,7 +274,7 @@ def measure(
                 for seed in SEEDS
             ]
             losses = [final_loss(case, result.weights) for result in results]
-        outcomes[case.name] = Outcome(
+        outcomes[case.name] = ServersOutcome(
             differences[case.name],
             (statistics.fmean(alone), statistics.stdev(alone)),
             (statistics.fmean(losses), statistics.stdev(losses)),

@@ -29,7 +29,7 @@ CASES = cases.CASES
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Layout:
+class MeshLayout:
     """A mesh, and into how many parts a share of a batch is divided."""
 
     degrees: Mapping[str, int]
@@ -41,29 +41,29 @@ class Layout:
     def __hash__(self) -> int:
         return hash(str(self))
 
-    def mesh(self, generation: int) -> shape.Mesh:
+    def mesh(self, generation: int) -> shape.MeshShape:
         """The mesh, with group keys of its own."""
-        return shape.Mesh(**self.degrees, generation=generation)
+        return shape.MeshShape(**self.degrees, generation=generation)
 
 
 LAYOUTS = (
-    Layout({"data": 2}),
-    Layout({"stage": 2}, 2),
-    Layout({"stage": 3}, 2),
-    Layout({"tensor": 2}),
-    Layout({"data": 2, "stage": 2}, 2),
-    Layout({"data": 2, "tensor": 2}),
-    Layout({"stage": 2, "tensor": 2}, 2),
-    Layout({"data": 2, "stage": 2, "tensor": 2}, 2),
-    Layout({"spatial": 2}),
-    Layout({"data": 2, "spatial": 2, "tensor": 2}),
-    Layout({"data": 2, "stage": 2, "spatial": 2, "tensor": 2}, 2),
+    MeshLayout({"data": 2}),
+    MeshLayout({"stage": 2}, 2),
+    MeshLayout({"stage": 3}, 2),
+    MeshLayout({"tensor": 2}),
+    MeshLayout({"data": 2, "stage": 2}, 2),
+    MeshLayout({"data": 2, "tensor": 2}),
+    MeshLayout({"stage": 2, "tensor": 2}, 2),
+    MeshLayout({"data": 2, "stage": 2, "tensor": 2}, 2),
+    MeshLayout({"spatial": 2}),
+    MeshLayout({"data": 2, "spatial": 2, "tensor": 2}),
+    MeshLayout({"data": 2, "stage": 2, "spatial": 2, "tensor": 2}, 2),
 )
 APART = {
-    Layout({"stage": 2}, 2): cases.Layout(2, 1),
-    Layout({"tensor": 2}): cases.Layout(2, 1),
-    Layout({"data": 2, "stage": 2}, 2): cases.Layout(2, 2),
-    Layout({"stage": 2, "tensor": 2}, 2): cases.Layout(2, 2),
+    MeshLayout({"stage": 2}, 2): cases.ProcessLayout(2, 1),
+    MeshLayout({"tensor": 2}): cases.ProcessLayout(2, 1),
+    MeshLayout({"data": 2, "stage": 2}, 2): cases.ProcessLayout(2, 2),
+    MeshLayout({"stage": 2, "tensor": 2}, 2): cases.ProcessLayout(2, 2),
 }
 """Those that are trained in several processes too, and in which."""
 
@@ -79,7 +79,7 @@ SPATIAL = ("CNN", NORMALISED)
 """Models with images, whose height can be divided."""
 
 
-def applies(case: cases.Case, layout: Layout) -> bool:
+def applies(case: cases.Case, layout: MeshLayout) -> bool:
     """Whether a model is trained on a mesh: images only are divided in space."""
     if len(layout.degrees) == len(shape.Axis):
         return case.model == "CNN"
@@ -88,12 +88,12 @@ def applies(case: cases.Case, layout: Layout) -> bool:
 
 def prepare(
     case: cases.Case,
-    layout: Layout,
+    layout: MeshLayout,
     generation: int,
     *,
     same_dropout: bool = False,
     places: Mapping[int, str] | None = None,
-) -> tuple[ranks.Ranks, batching.Source, pipeline_steps.TrainStep]:
+) -> tuple[ranks.Ranks, batching.BatchSource, pipeline_steps.PipelineTrainStep]:
     """The ranks of a mesh, their examples and their step; `places` as `split_ranks.prepare`."""
     return split_ranks.prepare(
         case.functions(synchronized=True),
@@ -107,7 +107,7 @@ def prepare(
 
 def train(
     case: cases.Case,
-    layout: Layout,
+    layout: MeshLayout,
     generation: int,
     number: int = STEPS,
     *,
@@ -120,7 +120,7 @@ def train(
 
 
 def _make_steps(
-    step: pipeline_steps.TrainStep, examples: batching.Source, number: int
+    step: pipeline_steps.PipelineTrainStep, examples: batching.BatchSource, number: int
 ) -> list[float]:
     losses: list[float] = []
     for epoch in range(number):
@@ -149,7 +149,12 @@ def local_weights(replicas: ranks.Ranks) -> dict[str, Any]:
 
 
 def train_together(
-    runs: trainings.Runs, layout: Layout, floatx: str, members: Sequence[cases.Case], *, new: bool
+    runs: trainings.Runs,
+    layout: MeshLayout,
+    floatx: str,
+    members: Sequence[cases.Case],
+    *,
+    new: bool,
 ) -> list[list[Any]]:
     """Train cases in several processes; returns the weights of each, put together."""
     processes = APART[layout]
@@ -173,7 +178,7 @@ def train_together(
 
 def measure_together(
     runs: trainings.Runs,
-    layout: Layout,
+    layout: MeshLayout,
     floatx: str,
     members: Sequence[cases.Case],
     *,
@@ -191,7 +196,7 @@ def measure_together(
     return cells
 
 
-def work(output: pathlib.Path, floatx: str, layout: Layout, numbers: Sequence[int]) -> NoReturn:
+def work(output: pathlib.Path, floatx: str, layout: MeshLayout, numbers: Sequence[int]) -> NoReturn:
     """Be one process: train cases with the others, and write the parts of the weights."""
 
     def train_all(processes: tasks.Cluster, names: Sequence[str]) -> Callable[[], object]:
@@ -216,7 +221,7 @@ def work(output: pathlib.Path, floatx: str, layout: Layout, numbers: Sequence[in
 
 
 def train_plainly(
-    case: cases.Case, layout: Layout, number: int = STEPS, *, sees_microbatches: bool = False
+    case: cases.Case, layout: MeshLayout, number: int = STEPS, *, sees_microbatches: bool = False
 ) -> tuple[list[Any], list[float]]:
     """Train by a plain Keras loop; returns weights and losses.
 
@@ -233,7 +238,7 @@ def train_plainly(
     return reference.train(module, number, BATCH, cases.SEED, parts=parts)
 
 
-def microbatches(layout: Layout) -> list[list[int]]:
+def microbatches(layout: MeshLayout) -> list[list[int]]:
     """Places in a batch of those examples that go through a model together."""
     shares = order.split(BATCH, layout.degrees.get("data", 1))
     divided = [order.split(len(share), layout.microbatches) for share in shares]
@@ -245,7 +250,7 @@ def microbatches(layout: Layout) -> list[list[int]]:
 
 def train_on_mesh(
     functions: dict[str, Callable[..., Any]],
-    mesh: shape.Mesh,
+    mesh: shape.MeshShape,
     microbatches: int,
     batch: int,
     expected: list[Any],

@@ -57,7 +57,7 @@ def build(module: user.Module, examples: Any, ranks: int) -> list[replica.Replic
 
 def build_apart(module: user.Module, examples: Any, ranks: int) -> list[replica.Replica]:
     """Replicas that have not shared their weights yet."""
-    mesh = shape.Mesh(data=ranks, generation=generation())
+    mesh = shape.MeshShape(data=ranks, generation=generation())
     sample = keras.tree.map_structure(lambda part: None if part is None else part[:1], examples)
     replicas = []
     for rank in range(ranks):
@@ -81,6 +81,6 @@ def run(
     """Train over the examples once; gives the replicas and what the steps gave."""
     replicas = build(module, examples, ranks)
     batches = feed_of(examples, ranks, batch)
-    step = mesh_steps.TrainStep(module, replicas, batches.spec, **options)
+    step = mesh_steps.MeshTrainStep(module, replicas, batches.spec, **options)
     outcomes = [step(number, part, frozenset()) for number, part in enumerate(batches.epoch(0, 0))]
     return replicas, outcomes

@@ -3,7 +3,7 @@
 import pathlib
 
 from tfparallel_trainer import user
-from tfparallel_trainer.data import batching, source
+from tfparallel_trainer.data import batching, data_functions
 
 
 def build_request(
@@ -12,7 +12,7 @@ def build_request(
     folder: pathlib.Path = pathlib.Path(),
     *,
     endless_allowed: bool = True,
-) -> source.Request:
+) -> data_functions.Request:
     """The request of a job of this seed, whose folders are one."""
     context = user.Context(
         seed=seed,
@@ -21,4 +21,4 @@ def build_request(
         source_dir=folder,
         output_dir=folder,
     )
-    return source.Request(context, division, endless_allowed)
+    return data_functions.Request(context, division, endless_allowed)

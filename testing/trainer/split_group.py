@@ -108,7 +108,7 @@ class Source(keras.layers.Layer):
 EXAMPLES = 3
 
 
-class Result(NamedTuple):
+class RankResult(NamedTuple):
     """What a model gives on one rank; gradients by key."""
 
     outputs: list[Any]
@@ -176,8 +176,8 @@ def _check_gradient(
     plan: assignment.Assignment,
     key: str,
     whole: Any,
-    mine: tuple[Rank, Result],
-    everyone: tuple[list[Rank], list[Result]],
+    mine: tuple[Rank, RankResult],
+    everyone: tuple[list[Rank], list[RankResult]],
     tolerance: float,
 ) -> None:
     """Compare the gradient of a part, added up over the ranks that have a summand of it each."""
@@ -205,8 +205,8 @@ def _alike(mine: list[Any], others: list[Any], tolerance: float) -> None:
 
 def _unsplit(
     model_graph: graph.Graph, inputs: dict[int, Any], values: dict[str, Any], training: bool
-) -> Result:
-    def run() -> Result:
+) -> RankResult:
+    def run() -> RankResult:
         variables = _constants(model_graph, values, {})
         with tf.GradientTape() as tape:
             tape.watch(_trained(model_graph, variables))
@@ -215,7 +215,7 @@ def _unsplit(
             )
             outputs = [part.tensors[tensor] for tensor in model_graph.output_tensors()]
             target = _target(outputs)
-        return Result(outputs, _gradients(model_graph, tape, target, variables), part.changed)
+        return RankResult(outputs, _gradients(model_graph, tape, target, variables), part.changed)
 
     return tf.function(run, autograph=False)()  # type: ignore[no-any-return]
 
@@ -226,7 +226,7 @@ def _split(
     inputs: dict[int, Any],
     values: dict[str, Any],
     training: bool,
-) -> Result:
+) -> RankResult:
     model_graph = plan.model
     variables = _constants(model_graph, values, plan.parts(rank.coordinates))
     tensors = list(dict.fromkeys(model_graph.output_tensors()))
@@ -248,7 +248,7 @@ def _split(
         }
         outputs = [whole[tensor] for tensor in model_graph.output_tensors()]
         target = _target(outputs)
-    return Result(outputs, _gradients(model_graph, tape, target, variables), part.changed)
+    return RankResult(outputs, _gradients(model_graph, tape, target, variables), part.changed)
 
 
 def _constants(

@@ -192,7 +192,7 @@ def values(model: Any) -> dict[str, Any]:
     }
 
 
-class Result(NamedTuple):
+class ModelOutputs(NamedTuple):
     """What a model gives for its inputs."""
 
     outputs: Any
@@ -203,12 +203,14 @@ class Result(NamedTuple):
     added_losses: tuple[Any, ...]
 
 
-def run(model: graph.Graph, inputs: Any, variables: Mapping[str, Any], training: bool) -> Result:
+def run(
+    model: graph.Graph, inputs: Any, variables: Mapping[str, Any], training: bool
+) -> ModelOutputs:
     """Compute what calling the model would, on inputs that are nested as the model takes them."""
     values_by_number = interpreter.by_number(model, inputs)
     part = interpreter.run_nodes(model, model.nodes, values_by_number, variables, training)
     tensors = part.tensors
-    return Result(
+    return ModelOutputs(
         outputs=interpreter.outputs_of(model, tensors),
         masks={
             output.name: tensors[output.mask] for output in model.outputs if output.mask is not None

@@ -13,7 +13,7 @@ _EXAMPLES = 32
 
 def divide(
     model: graph.Graph,
-    mesh: shape.Mesh,
+    mesh: shape.MeshShape,
     microbatches: int = 1,
     order: schedule.Schedule = schedule.one_forward_one_backward,
 ) -> partition.Partition:

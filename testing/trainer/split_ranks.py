@@ -9,7 +9,7 @@ from testing.trainer import cases, requests, split_partition
 from testing.trainer import ranks as devices
 from tfparallel_trainer import user
 from tfparallel_trainer.comms import shape
-from tfparallel_trainer.data import batching, source
+from tfparallel_trainer.data import batching, data_functions
 from tfparallel_trainer.engines.split.execution import pipeline_steps, ranks
 from tfparallel_trainer.engines.split.model import skeleton
 from tfparallel_trainer.engines.split.pipeline import schedule
@@ -20,7 +20,7 @@ ONE = schedule.one_forward_one_backward
 
 def prepare(
     functions: dict[str, Callable[..., Any]],
-    mesh: shape.Mesh,
+    mesh: shape.MeshShape,
     microbatches: int,
     order: schedule.Schedule = ONE,
     batch: int = cases.BATCH,
@@ -28,7 +28,7 @@ def prepare(
     same_dropout: bool = False,
     shards_optimizer: bool = False,
     places: Mapping[int, str] | None = None,
-) -> tuple[ranks.Ranks, batching.Source, pipeline_steps.TrainStep]:
+) -> tuple[ranks.Ranks, batching.BatchSource, pipeline_steps.PipelineTrainStep]:
     """The ranks, their examples and their step.
 
     Args:
@@ -45,7 +45,7 @@ def prepare(
     places = places or dict(enumerate(devices.DEVICES[: mesh.size]))
     places_of_data = tuple(mesh.coordinates(rank)[shape.Axis.DATA] for rank in places)
     division = batching.BatchSharding(batch_size=batch, ranks=mesh.data, local_ranks=places_of_data)
-    examples = source.training(module, requests.build_request(division, cases.SEED))
+    examples = data_functions.training(module, requests.build_request(division, cases.SEED))
     replica.forget_names()
     bare = skeleton.build(module, cases.SEED)
     divided = split_partition.divide(skeleton.recorded(module, bare), mesh, microbatches, order)
@@ -53,21 +53,25 @@ def prepare(
         divided, same_dropout=same_dropout, shards_optimizer=shards_optimizer
     )
     replicas = ranks.build(module, bare, divided, places, examples)
-    return replicas, examples, pipeline_steps.TrainStep(module, replicas, examples.spec, batch)
+    return (
+        replicas,
+        examples,
+        pipeline_steps.PipelineTrainStep(module, replicas, examples.spec, batch),
+    )
 
 
 def prepare_new(
     functions: dict[str, Callable[..., Any]],
-    mesh: shape.Mesh,
+    mesh: shape.MeshShape,
     microbatches: int,
     order: schedule.Schedule = ONE,
     batch: int = cases.BATCH,
     *,
     shards_optimizer: bool = False,
-) -> tuple[ranks.Ranks, batching.Source, pipeline_steps.TrainStep]:
+) -> tuple[ranks.Ranks, batching.BatchSource, pipeline_steps.PipelineTrainStep]:
     """Prepare the same mesh in a generation that no other has."""
     degrees = {str(axis): mesh.degree(axis) for axis in shape.Axis}
-    renewed = shape.Mesh(**degrees, generation=devices.generation())
+    renewed = shape.MeshShape(**degrees, generation=devices.generation())
     return prepare(
         functions, renewed, microbatches, order, batch, shards_optimizer=shards_optimizer
     )

@@ -14,13 +14,13 @@ from tfparallel_trainer.contract import verification
 from tfparallel_trainer.engines import engine
 from tfparallel_trainer.engines.split.execution import captures, ranks
 from tfparallel_trainer.engines.split.pipeline import schedule
-from tfparallel_trainer.engines.split.referee import examination, single_process, step_trial
+from tfparallel_trainer.engines.split.referee import single_process, split_referee, step_trial
 from tfparallel_trainer.engines.split.state import blueprint, persistence
 
 
 def check(
     functions: dict[str, Callable[..., Any]],
-    mesh: shape.Mesh,
+    mesh: shape.MeshShape,
     microbatches: int = 1,
     order: schedule.Schedule = split_ranks.ONE,
     batch: int = cases.BATCH,
@@ -45,12 +45,12 @@ def check(
     )
     single = single_process.build(
         module,
-        shape.Mesh(generation=devices.generation()),
+        shape.MeshShape(generation=devices.generation()),
         devices.DEVICES[0],
         cases.SEED,
         examples.sample(),
     )
-    step.referee = examination.SplitReferee(
+    step.referee = split_referee.SplitReferee(
         local_ranks,
         step_trial.Trials(local_ranks, step, state, examples.spec),
         functools.partial(single_process.judge, single, examples.spec, drawn.slots),

@@ -31,7 +31,7 @@ def main(device_count: int) -> None:
     model_graph = recording.record(_network())
     values = {key: np.array(variable.value) for key, variable in model_graph.variables.items()}
     image = np.random.default_rng(2).normal(size=(2, 13, 5, 1))
-    mesh = shape.Mesh(spatial=device_count * len(job_cluster.tasks))
+    mesh = shape.MeshShape(spatial=device_count * len(job_cluster.tasks))
     plan = assignment.assign(model_graph, {shape.Axis.SPATIAL: mesh.spatial})
     names = devices.names(job_cluster, device_count)
     ranks = [job_cluster.me * device_count + index for index in range(device_count)]

@@ -14,7 +14,7 @@ def outcome(layout: int, ending: outcomes.Ending, difference: float = 0.0) -> ou
 
 
 def test_a_campaign_is_counted_by_strategy(tmp_path: pathlib.Path) -> None:
-    state = outcomes.State.open(tmp_path / "state.jsonl", 5)
+    state = outcomes.CampaignFile.open(tmp_path / "state.jsonl", 5)
     state.add(
         [
             outcome(0, outcomes.Ending.EQUAL, 2e-16),

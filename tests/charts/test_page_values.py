@@ -60,7 +60,7 @@ def test_on_openshift_no_pod_names_a_user(
     of_test = next(pod for pod in objects.of_kind("Pod"))["spec"]["securityContext"]
     assert of_test == of_operator
     operator = read_settings(objects, monkeypatch)
-    of_jobs = installation.Settings(
+    of_jobs = installation.InstallationSettings(
         trainer_image=operator.trainer_image, pod_defaults=operator.pod_defaults
     )
     job = builders.a_job(trainer=True, worker=1)

@@ -59,13 +59,17 @@ def files(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> str:
 @pytest.mark.parametrize(
     ("choice", "server", "namespace"),
     [
-        (access.Choice(), "https://kind-dev.example:6443", "team"),
-        (access.Choice(namespace="mine"), "https://kind-dev.example:6443", "mine"),
-        (access.Choice(context="production"), "https://production.example:6443", "default"),
+        (access.ConnectionOptions(), "https://kind-dev.example:6443", "team"),
+        (access.ConnectionOptions(namespace="mine"), "https://kind-dev.example:6443", "mine"),
+        (
+            access.ConnectionOptions(context="production"),
+            "https://production.example:6443",
+            "default",
+        ),
     ],
 )
 async def test_the_context_is_that_of_kubectl(
-    choice: access.Choice, server: str, namespace: str
+    choice: access.ConnectionOptions, server: str, namespace: str
 ) -> None:
     context = access.find(choice)
     assert (context.access.server, context.namespace) == (server, namespace)
@@ -80,7 +84,7 @@ async def test_the_context_is_that_of_kubectl(
 )
 def test_a_wrong_context_is_named_with_what_there_is(name: str, hint: str) -> None:
     with pytest.raises(load.SpecError) as refusal:
-        access.find(access.Choice(context=name))
+        access.find(access.ConnectionOptions(context=name))
     assert f"--context {name!r} is not in" in str(refusal.value)
     assert hint in str(refusal.value)
 
@@ -92,7 +96,7 @@ def test_no_kubeconfig_is_said_with_a_remedy(
     monkeypatch.delenv("KUBECONFIG", raising=False)
     monkeypatch.setattr(credentials, "SERVICE_ACCOUNT", tmp_path / "none")
     with pytest.raises(errors.Failure, match=r"no kubeconfig: .* does not exist. Set KUBECONFIG"):
-        access.find(access.Choice())
+        access.find(access.ConnectionOptions())
 
 
 CONTEXT = access.Context(

@@ -13,7 +13,7 @@ import yaml
 from aiohttp import web
 
 from testing.operator import local_jobs, scripted_server
-from tfparallel import sources
+from tfparallel import source_packing
 from tfparallel.cli import app
 
 OF_A_JOB = {
@@ -397,4 +397,4 @@ async def test_two_gigabytes_next_to_a_job_are_refused_before_they_are_read(
     with (tmp_path / "photos.tar").open("wb") as file:
         file.truncate(2 << 30)  # sparse: nothing is written
     result = await call("http://127.0.0.1:1", *VERBS["submit"])
-    _check(result, 2, "photos.tar", "Keep data in a claim or a bucket", sources.IGNORE_FILE)
+    _check(result, 2, "photos.tar", "Keep data in a claim or a bucket", source_packing.IGNORE_FILE)

@@ -17,10 +17,10 @@ async def test_a_bucket(s3: buckets.Bucket, tmp_path: pathlib.Path) -> None:
     storage = bucket.BucketStore(address.Address.parse(s3.uri).child("digits"))
     listed = await storage.list_files()
     assert {file.path for file in listed} == {*result_files.RESULTS}
-    [model] = files.select(listed, files.Part.MODEL)
+    [model] = files.select(listed, files.ResultSelection.MODEL)
     assert b"".join([chunk async for chunk in storage.read(model, 95)]) == result_files.MODEL[95:]
     await download.fetch(
-        storage, files.select(listed, files.Part.ALL), tmp_path, lambda _: None, print
+        storage, files.select(listed, files.ResultSelection.ALL), tmp_path, lambda _: None, print
     )
     assert (tmp_path / "model.keras").read_bytes() == result_files.MODEL
 

@@ -9,17 +9,17 @@ import pytest
 from testing.operator import objects
 from testing.operator.namespaces import Namespace
 from tfparallel import errors, models
-from tfparallel.backends.cluster import access, backend
+from tfparallel.backends.cluster import access, cluster_backend
 from tfparallel.backends.cluster import objects as cluster_objects
 from tfparallel.cli import app
 from tfparallel.results import claim, stores
 from tfparallel_operator.api_server import credentials, resources
 
 
-def _cluster(namespace: Namespace) -> backend.ClusterBackend:
+def _cluster(namespace: Namespace) -> cluster_backend.ClusterBackend:
     kubeconfig = str(namespace.cluster.kubeconfig)
     context = access.Context("test", namespace.name, credentials.find(kubeconfig))
-    return backend.ClusterBackend(context)
+    return cluster_backend.ClusterBackend(context)
 
 
 async def _job(namespace: Namespace, *, state: str = "Succeeded", **trainer: Any) -> models.Job:
@@ -39,7 +39,7 @@ async def _claim(namespace: Namespace, mode: str = "ReadWriteOnce") -> None:
     await namespace.api.create(resources.CLAIMS, namespace.name, manifest)
 
 
-_CHOICE = stores.Choice()
+_CHOICE = stores.StoreOptions()
 
 
 async def _opened(namespace: Namespace, job: models.Job) -> None:

@@ -13,15 +13,15 @@ from rich import console as rich_console
 
 from testing.operator import builders
 from tfparallel.compare import (
+    comparison_pictures,
+    comparison_report,
+    comparison_text,
     complexity,
-    draw,
     machine_load,
     measure,
-    plan,
     progress,
-    records,
-    report,
-    text,
+    trial_jobs,
+    trial_records,
     verdict,
 )
 from tfparallel.job_source import source
@@ -32,13 +32,15 @@ from tfparallel_trainer.contract import environment
 RECORDED = pathlib.Path(__file__).parent / "recorded"
 """Digits, 2 seeds, 4 epochs of 6 steps with 256 examples: `tfparallel compare` on 2 cores."""
 
-EVEN = plan.Design(workers=2, servers=1, seeds=2, slow_worker=None, equal=plan.Equal.UPDATE)
+EVEN = trial_jobs.Design(
+    workers=2, servers=1, seeds=2, slow_worker=None, equal=trial_jobs.Equal.UPDATE
+)
 SLOW = dataclasses.replace(EVEN, slow_worker=5.0)
 
 
-def recorded(mode: str, seed: int) -> records.Run:
+def recorded(mode: str, seed: int) -> trial_records.TrialRun:
     folder = RECORDED / f"{mode}-seed{seed}"
-    return records.parse(
+    return trial_records.parse(
         (folder / "steps.jsonl").read_text(),
         (folder / "summary.json").read_text(),
         processes=2 if mode == "sync" else 4,
@@ -50,10 +52,12 @@ def line(time: float, event: str, **facts: object) -> str:
     return json.dumps({"time": time, "event": event, **facts})
 
 
-def by_hand(lines: Sequence[str], traffic: Sequence[records.Traffic] = ()) -> records.Run:
+def by_hand(
+    lines: Sequence[str], traffic: Sequence[trial_records.Traffic] = ()
+) -> trial_records.TrialRun:
     summary = (RECORDED / "sync-seed0" / "summary.json").read_text()
     model = line(0, "model", variables=4, bytes=1000)
-    return records.parse("\n".join([model, *lines]), summary, 2, traffic)
+    return trial_records.parse("\n".join([model, *lines]), summary, 2, traffic)
 
 
 def epoch(began: float, losses: Sequence[float], pace: float, **evaluation: float) -> list[str]:
@@ -74,11 +78,11 @@ TWO_EPOCHS = [
 
 
 def test_a_real_log_holds_every_step_and_evaluation() -> None:
-    for mode in plan.Mode:
+    for mode in trial_jobs.Mode:
         run = recorded(mode, 0)
         assert [len(epoch.steps) for epoch in run.epochs] == [6] * 4
         assert sum(step.examples for step in run.steps) == 4 * 1437
-        assert run.model == records.Model(variables=8, bytes=153_128)
+        assert run.model == trial_records.Model(variables=8, bytes=153_128)
         ends = list(measure.points(run))
         assert ends[-1].values["val_loss"] == run.metrics["val_loss"]
         assert ends[-1].values["loss"] == pytest.approx(run.metrics["loss"])
@@ -129,7 +133,7 @@ def test_a_target_is_reached_at_the_first_end_that_is_as_good() -> None:
 
 def test_what_is_sent_for_an_update_is_reported_between_two_moments() -> None:
     moments = [
-        records.Traffic(at, bytes=sent, segments=sent // 100)
+        trial_records.Traffic(at, bytes=sent, segments=sent // 100)
         for at, sent in ((150, 5_000), (200.3, 10_000), (200.9, 16_000), (300, 99_000))
     ]
     run = by_hand(TWO_EPOCHS, moments)
@@ -146,30 +150,32 @@ def test_losses_that_are_no_numbers_are_read() -> None:
 
 def test_records_of_no_whole_run_are_refused() -> None:
     twice = [*TWO_EPOCHS, line(300, "model", variables=4, bytes=1000)]
-    with pytest.raises(records.RecordsError, match="started 2 times"):
+    with pytest.raises(trial_records.RecordsError, match="started 2 times"):
         by_hand(twice)
-    with pytest.raises(records.RecordsError, match="made no step"):
+    with pytest.raises(trial_records.RecordsError, match="made no step"):
         by_hand([line(0, "epoch")])
 
 
-def compared(design: plan.Design, runs: report.Runs) -> report.Comparison:
-    return report.Comparison(
+def compared(
+    design: trial_jobs.Design, runs: comparison_report.Runs
+) -> comparison_report.Comparison:
+    return comparison_report.Comparison(
         job="digits",
         batch=256,
         design=design,
         runs=runs,
         target=None,
         user_lines=30,
-        job_fields={plan.Mode.SYNC: 1, plan.Mode.ASYNC: 2},
+        job_fields={trial_jobs.Mode.SYNC: 1, trial_jobs.Mode.ASYNC: 2},
     )
 
 
-def the_report() -> report.Report:
+def the_report() -> comparison_report.ComparisonReport:
     runs = {variant: [recorded(variant.mode, seed) for seed in (0, 1)] for variant in EVEN.variants}
-    return report.make(compared(EVEN, runs))
+    return comparison_report.make(compared(EVEN, runs))
 
 
-def row(figures: report.Report, name: str) -> report.Row:
+def row(figures: comparison_report.ComparisonReport, name: str) -> comparison_report.FigureRow:
     return next(row for group in figures.groups for row in group.rows if row.name == name)
 
 
@@ -198,7 +204,7 @@ def test_the_report_of_real_runs() -> None:
 def test_the_speed_that_is_kept_is_that_of_the_slow_runs() -> None:
     quick, slow = by_hand(TWO_EPOCHS), by_hand([*epoch(0, [1], 1), *epoch(9, [1, 1], 1.0)])
     runs = {variant: [slow if variant.slow else quick, quick] for variant in SLOW.variants}
-    figures = report.make(compared(SLOW, runs))
+    figures = comparison_report.make(compared(SLOW, runs))
     kept = row(figures, "speed kept with a slow worker")
     assert figures.variants[2:] == ["sync, worker 5x slower", "async, worker 5x slower"]
     assert [sentence.split(",")[0] for sentence in figures.verdicts] == [
@@ -210,21 +216,21 @@ def test_the_speed_that_is_kept_is_that_of_the_slow_runs() -> None:
 
 def test_the_report_as_text() -> None:
     figures = the_report()
-    page = text.page(figures, {"loss.svg": "the loss"})
+    page = comparison_text.page(figures, {"loss.svg": "the loss"})
     assert "| | sync | async |\n|---|---|---|\n| **performance** | | |\n" in page
     assert "| updates | 24 | 24 |\n" in page
     assert "| staleness, mean, updates | - | 0.354 ± 0.0295 |" in page
     assert "![the loss](loss.svg)" in page
     assert f"\n\n{figures.verdicts[0]}\n\n![" in page
-    read = json.loads(text.machine(figures))
+    read = json.loads(comparison_text.machine(figures))
     assert read["staleness"]["async"] == {str(k): v for k, v in figures.staleness["async"].items()}
-    few = report.Cell([1.0], asked=3)
-    assert text.cell(few) == "1 (1 of 3 seeds)"
+    few = comparison_report.Cell([1.0], asked=3)
+    assert comparison_text.cell(few) == "1 (1 of 3 seeds)"
 
 
 def contender(name: str, seconds: Sequence[float], steps: Sequence[float]) -> verdict.Contender:
     whole = [second + 10 for second in seconds]
-    return verdict.Contender(name, *map(verdict.Figure.of, (seconds, steps, whole)))
+    return verdict.Contender(name, *map(verdict.SeedStatistics.of, (seconds, steps, whole)))
 
 
 @pytest.mark.parametrize(
@@ -271,7 +277,7 @@ def test_times_of_a_busy_machine_lead_to_no_conclusion() -> None:
     runs = {variant: [quiet, quiet] for variant in EVEN.variants}
     busy = {variant: [dataclasses.replace(quiet, others=0.4), quiet] for variant in EVEN.variants}
     for measured, concludes in ((runs, True), (busy, False)):
-        figures = report.make(compared(EVEN, measured))
+        figures = comparison_report.make(compared(EVEN, measured))
         assert ("no conclusion on time" in figures.verdicts[0]) is not concludes
 
 
@@ -286,7 +292,7 @@ def test_other_programs_are_counted(
     monkeypatch.setattr(machine_load, "_read_ours", lambda: next(used))
     monkeypatch.setattr("time.monotonic", lambda: next(moments))
     monkeypatch.setattr("os.cpu_count", lambda: 4)
-    meter = machine_load.Meter()
+    meter = machine_load.LoadMeter()
     stat.write_text(f"cpu  {130 * ticks} {5 * ticks} 0 9 9 0 {5 * ticks} 0 99 0\ncpu0 1\n")
     assert meter.others() == pytest.approx((40 - 15) / 40)
 
@@ -311,7 +317,7 @@ def test_a_run_without_a_terminal_says_how_far_it_is(capsys: pytest.CaptureFixtu
 def test_a_mode_that_misses_the_target_in_a_seed_does_not_reach_it() -> None:
     good, bad = by_hand(TWO_EPOCHS), by_hand(epoch(0, [9, 9], 1.0, loss=9))
     runs = {variant: [good, bad if variant.mode == "sync" else good] for variant in EVEN.variants}
-    figures = report.make(
+    figures = comparison_report.make(
         dataclasses.replace(compared(EVEN, runs), target=measure.Target("val_loss", 1.0))
     )
     assert figures.verdicts == ["With equal workers, only async reaches val_loss ≤ 1 in every run."]
@@ -331,49 +337,53 @@ def test_the_bar_of_a_comparison_fits_80_columns() -> None:
 
 @pytest.mark.usefixtures("processes")
 def test_the_pictures_are_small_and_equal_when_they_are_drawn_again() -> None:
-    drawn = draw.pictures(the_report())
-    assert set(drawn) == {draw.LOSS, draw.SPEED, draw.STALENESS}
+    drawn = comparison_pictures.pictures(the_report())
+    assert set(drawn) == {
+        comparison_pictures.LOSS,
+        comparison_pictures.SPEED,
+        comparison_pictures.STALENESS,
+    }
     assert all(
         "<svg" in picture.document and len(picture.document) < 200_000 for picture in drawn.values()
     )
-    assert draw.pictures(the_report()) == drawn
+    assert comparison_pictures.pictures(the_report()) == drawn
 
 
 def test_curves_that_coincide_are_both_seen() -> None:
     for number in (0, 2):
-        below, above = draw._line(number), draw._line(number + 1)
+        below, above = comparison_pictures._line(number), comparison_pictures._line(number + 1)
         assert below["linewidth"] >= 2 * above["linewidth"]
         assert below["markersize"] > above["markersize"]
 
 
 def test_messages_and_bytes_follow_their_formulas() -> None:
-    model = records.Model(variables=8, bytes=1000)
-    assert complexity.messages(plan.Mode.SYNC, model, workers=3, servers=1) == 12
-    assert complexity.messages(plan.Mode.ASYNC, model, workers=3, servers=2) == 38
-    assert complexity.weight_bytes(plan.Mode.SYNC, model, workers=3) == 4000
-    assert complexity.weight_bytes(plan.Mode.SYNC, model, workers=1) == 0
-    assert complexity.weight_bytes(plan.Mode.ASYNC, model, workers=3) == 2000
+    model = trial_records.Model(variables=8, bytes=1000)
+    assert complexity.messages(trial_jobs.Mode.SYNC, model, workers=3, servers=1) == 12
+    assert complexity.messages(trial_jobs.Mode.ASYNC, model, workers=3, servers=2) == 38
+    assert complexity.weight_bytes(trial_jobs.Mode.SYNC, model, workers=3) == 4000
+    assert complexity.weight_bytes(trial_jobs.Mode.SYNC, model, workers=1) == 0
+    assert complexity.weight_bytes(trial_jobs.Mode.ASYNC, model, workers=3) == 2000
 
 
 def test_lines_are_counted_without_comments_and_docstrings() -> None:
     module = '"""About\nit."""\n\nimport x  # here\n\n\ndef f():\n    """Says."""\n    # why\n'
     module += '    return x(\n        "text",\n    )\n'
     assert complexity.lines(module) == 5
-    assert all(complexity.trainer_lines(mode) > 50 for mode in plan.Mode)
+    assert all(complexity.trainer_lines(mode) > 50 for mode in trial_jobs.Mode)
 
 
-def a_source(servers: int = 0, **trainer: object) -> source.Source:
+def a_source(servers: int = 0, **trainer: object) -> source.JobSource:
     spec = {"trainer": {"epochs": 2, **trainer}}
     job = (
         builders.a_job(trainer=True, spec=spec, chief=1, worker=1, ps=servers)
         if servers
         else builders.a_job(trainer=True, spec=spec, chief=1, worker=1)
     )
-    return source.Source(job, pathlib.Path("/nowhere"), {}, ())
+    return source.JobSource(job, pathlib.Path("/nowhere"), {}, ())
 
 
 def test_runs_alternate_so_that_all_variants_meet_the_same_machine() -> None:
-    trials = plan.trials(a_source(seed=7), SLOW)
+    trials = trial_jobs.trials(a_source(seed=7), SLOW)
     assert [trial.folder for trial in trials] == [
         f"{variant}-seed{seed}"
         for seed in (7, 8)
@@ -386,7 +396,7 @@ def test_runs_alternate_so_that_all_variants_meet_the_same_machine() -> None:
 def test_both_jobs_follow_from_one_manifest() -> None:
     sync, asynchronous = (
         trial.source.job
-        for trial in plan.trials(
+        for trial in trial_jobs.trials(
             a_source(servers=1, maxStaleness=3, globalBatchSize=60),
             dataclasses.replace(EVEN, workers=3, servers=2, seeds=1),
         )
@@ -416,20 +426,22 @@ def test_both_jobs_follow_from_one_manifest() -> None:
 
 
 def test_equal_steps_of_workers_make_more_updates() -> None:
-    per_worker = dataclasses.replace(EVEN, equal=plan.Equal.WORKER, seeds=1)
+    per_worker = dataclasses.replace(EVEN, equal=trial_jobs.Equal.WORKER, seeds=1)
     sync, asynchronous = (
         trial.source.job.spec.trainer
-        for trial in plan.trials(a_source(globalBatchSize=64, steps=10, epochs=None), per_worker)
+        for trial in trial_jobs.trials(
+            a_source(globalBatchSize=64, steps=10, epochs=None), per_worker
+        )
     )
     assert sync is not None
     assert asynchronous is not None
     assert (sync.global_batch_size, sync.steps) == (64, 10)
     assert (asynchronous.global_batch_size, asynchronous.steps) == (32, 20)
     with pytest.raises(load.SpecError, match="received 63, which 2 workers cannot share"):
-        plan.trials(a_source(globalBatchSize=63), per_worker)
+        trial_jobs.trials(a_source(globalBatchSize=63), per_worker)
 
 
 def test_a_job_without_the_trainer_is_refused() -> None:
     job = builders.a_job(chief=1, worker=1)
     with pytest.raises(load.SpecError, match=r"spec.trainer: missing"):
-        plan.trials(source.Source(job, pathlib.Path(), {}, ()), EVEN)
+        trial_jobs.trials(source.JobSource(job, pathlib.Path(), {}, ()), EVEN)

@@ -7,9 +7,9 @@ import pytest
 
 from testing import pages, paths
 from testing.operator import tfjobs as jobs
-from tfparallel.convert import command, conversion, template
+from tfparallel.convert import conversion, file_conversion, template
 
-PAGES = {"how-to/tfjob.md": command.TFJOB, "how-to/trainjob.md": command.TRAINJOB}
+PAGES = {"how-to/tfjob.md": file_conversion.TFJOB, "how-to/trainjob.md": file_conversion.TRAINJOB}
 
 
 @pytest.mark.parametrize("page", PAGES)

@@ -7,9 +7,9 @@ import pytest
 
 from testing import report_runs
 from testing.operator import symptoms
-from tfparallel import logs, models
-from tfparallel.diagnosis import findings, gather
-from tfparallel.report import content, history, records
+from tfparallel import models, replica_logs
+from tfparallel.diagnosis import findings, job_diagnosis
+from tfparallel.report import content, history, run_records
 from tfparallel_operator.api import load, names
 
 SERVERS = {"spec": {"strategy": "ParameterServer"}, "worker": 2, "ps": 1}
@@ -34,7 +34,7 @@ def read_facts(*, script: bool) -> findings.Facts:
     return symptoms.facts(symptoms.running(script=script, **job))
 
 
-def build_run(*, script: bool) -> records.Run:
+def build_run(*, script: bool) -> run_records.RunRecords:
     """Return a run with a train log, whose pods are gone."""
     run = report_runs.with_a_loss()
     manifest = read_facts(script=script).job.manifest
@@ -45,15 +45,15 @@ def build_run(*, script: bool) -> records.Run:
 async def test_logs_shows_the_replica_that_coordinates(script: bool, coordinator: str) -> None:
     facts = read_facts(script=script)
     assert coordinator in {replica.name for replica in facts.replicas}
-    lines = [line async for line in logs.read(Backend(facts), facts.job)]  # type: ignore[arg-type]
+    lines = [line async for line in replica_logs.read(Backend(facts), facts.job)]  # type: ignore[arg-type]
     assert [line.replica for line in lines] == [coordinator]
 
 
 @pytest.mark.parametrize(("script", "coordinator"), COORDINATORS)
 async def test_why_has_its_last_lines(script: bool, coordinator: str) -> None:
     facts = read_facts(script=script)
-    diagnosis = await gather.diagnose(Backend(facts), facts.job)  # type: ignore[arg-type]
-    log = [fact.text for fact in diagnosis.evidence if fact.source is findings.Source.LOG]
+    diagnosis = await job_diagnosis.diagnose(Backend(facts), facts.job)  # type: ignore[arg-type]
+    log = [fact.text for fact in diagnosis.evidence if fact.source is findings.EvidenceSource.LOG]
     assert log == [f"{coordinator}: a line of digits {coordinator} False 18"]
 
 
@@ -70,8 +70,8 @@ async def test_a_spec_that_this_version_cannot_read_names_no_replica() -> None:
     manifest = {**facts.job.manifest, "spec": {"tfReplicaSpecs": {"Pilot": {}}}}
     job = dataclasses.replace(facts.job, manifest=manifest)
     with pytest.raises(load.SpecError, match=r"cannot read the spec of digits.* Name a replica"):
-        [line async for line in logs.read(Backend(facts), job)]  # type: ignore[arg-type]
-    assert logs.list_witnesses(job, facts.replicas) == []
+        [line async for line in replica_logs.read(Backend(facts), job)]  # type: ignore[arg-type]
+    assert replica_logs.list_witnesses(job, facts.replicas) == []
     run = dataclasses.replace(report_runs.with_a_loss(), job=job)
     assert "replicas" not in dict(content.make(run).facts)
     assert job.state == names.State.RUNNING

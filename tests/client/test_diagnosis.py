@@ -119,7 +119,7 @@ KINDS_OF_TROUBLE = ("Pending", "Stalled", "Restarting", "Failed", "Refused", "Qu
 @pytest.mark.parametrize("symptom", [s for s in KINDS if KINDS[s][0] == "Slow"])
 def test_the_condition_says_why_training_is_slow(symptom: str) -> None:
     facts = symptoms.SYMPTOMS[symptom]()
-    diagnosis, running = rules.diagnose(facts), facts.find_true(names.Condition.RUNNING)
+    diagnosis, running = rules.diagnose(facts), facts.find_true(names.ConditionType.RUNNING)
     holdup = slowness.Pace(facts.status, facts.now, must_report=True).find_slowness("digits")
     assert running is not None and holdup is not None
     assert diagnosis.sentence == f"digits is slow: {holdup.cause}"
@@ -186,7 +186,7 @@ def test_why_and_the_condition_name_every_cause_of_pods_that_wait() -> None:
     assert f"digits-worker-0 and 1 more wait: {symptoms.NO_IMAGE}" in diagnosis.sentence
     assert diagnosis.remedy == remedies.find(symptoms.NO_IMAGE)
     other = f"digits-chief-0 waits: {symptoms.NO_GPUS}. {remedies.find(symptoms.NO_GPUS)}"
-    assert diagnosis.evidence[-1] == findings.Evidence(findings.Source.POD, other)
+    assert diagnosis.evidence[-1] == findings.Evidence(findings.EvidenceSource.POD, other)
     [running] = [condition for condition in facts.status.conditions if condition.type == "Running"]
     for message in (symptoms.NO_IMAGE, symptoms.NO_GPUS):
         assert f"{message}. {remedies.find(message)}" in running.message
@@ -194,7 +194,9 @@ def test_why_and_the_condition_name_every_cause_of_pods_that_wait() -> None:
 
 def test_the_words_of_the_failed_replica_are_evidence() -> None:
     diagnosis = rules.diagnose(symptoms.failed())
-    logged = [fact.text for fact in diagnosis.evidence if fact.source is findings.Source.LOG]
+    logged = [
+        fact.text for fact in diagnosis.evidence if fact.source is findings.EvidenceSource.LOG
+    ]
     assert logged[0] == "chief-0: import pandas"
 
 
@@ -207,14 +209,14 @@ def test_every_exit_code_of_the_trainer_has_a_remedy(code: exits.Exit) -> None:
             world.run_until_quiet()
             world.advance(60)
     diagnosis = rules.diagnose(symptoms.facts(world))
-    assert diagnosis.kind is findings.Kind.FAILED
+    assert diagnosis.kind is findings.FindingKind.FAILED
     assert diagnosis.remedy.startswith(remedies.BY_EXIT_CODE[code])
     assert "the trainer's own sentence" in diagnosis.sentence
 
 
 def test_a_new_job_has_ten_seconds() -> None:
     diagnosis = rules.diagnose(symptoms.unseen([symptoms.OPERATOR], seconds=4))
-    assert (diagnosis.kind, diagnosis.remedy) == (findings.Kind.UNSEEN, "Wait a moment.")
+    assert (diagnosis.kind, diagnosis.remedy) == (findings.FindingKind.UNSEEN, "Wait a moment.")
     late = rules.diagnose(symptoms.unseen([symptoms.OPERATOR]))
     assert "runs, and does not act" in late.sentence
 
@@ -232,7 +234,7 @@ def test_a_job_that_goes_on_without_an_operator_looks_alive_only() -> None:
     ):
         diagnosis = rules.diagnose(dataclasses.replace(running, operators=operators))
         first, *others = diagnosis.evidence
-        assert first.source is findings.Source.OPERATOR
+        assert first.source is findings.EvidenceSource.OPERATOR
         assert first.text.startswith(f"none acts on digits now: {reason}")
         assert {*alive.evidence} <= {*others}
         assert (diagnosis.sentence, diagnosis.remedy) == (alive.sentence, alive.remedy)
@@ -240,7 +242,7 @@ def test_a_job_that_goes_on_without_an_operator_looks_alive_only() -> None:
 
 def test_a_job_that_has_ended_needs_no_operator() -> None:
     ended = dataclasses.replace(symptoms.succeeded(), operators=[])
-    assert rules.diagnose(ended).kind is findings.Kind.SUCCEEDED
+    assert rules.diagnose(ended).kind is findings.FindingKind.SUCCEEDED
 
 
 def test_a_job_of_another_manager_waits_for_that() -> None:
@@ -314,11 +316,11 @@ def test_a_claim_without_a_volume_is_named(
     claim: models.Claim, event: tuple[str, str, str], sentence: str, remedy: str
 ) -> None:
     diagnosis = rules.diagnose(symptoms.waits_for_claim(claim, symptoms.claim_event(*event)))
-    assert diagnosis.kind is findings.Kind.PENDING
+    assert diagnosis.kind is findings.FindingKind.PENDING
     assert sentence in diagnosis.sentence
     assert remedy in diagnosis.remedy
     [state, shown] = diagnosis.evidence[1:]
-    assert state.source is findings.Source.CLAIM
+    assert state.source is findings.EvidenceSource.CLAIM
     assert state.text.startswith(f"digits is {claim.phase}, ReadWriteMany, of ")
     assert shown.text.startswith(event[0])
 
@@ -331,7 +333,7 @@ def test_a_claim_that_waits_for_its_pod_is_no_cause(message: str) -> None:
     )
     assert "consumer" not in diagnosis.sentence
     assert "digits-worker-0 waits" in diagnosis.sentence
-    assert {fact.source for fact in diagnosis.evidence} == {findings.Source.POD}
+    assert {fact.source for fact in diagnosis.evidence} == {findings.EvidenceSource.POD}
 
 
 def test_a_claim_that_is_bound_is_no_cause() -> None:
@@ -362,7 +364,7 @@ def test_words_of_kueue_have_a_remedy(reason: str, message: str, remedy: str) ->
     evicts = reason in ("PodsReadyTimeout", "ClusterQueueStopped", "Deactivated")
     kind = "Evicted" if evicts else "QuotaReserved"
     diagnosis = rules.diagnose(symptoms.queued(message, reason, kind))
-    assert diagnosis.kind is findings.Kind.QUEUED
+    assert diagnosis.kind is findings.FindingKind.QUEUED
     assert f"queue research: {reason}: {message}" in diagnosis.sentence
     assert remedy in diagnosis.remedy
 
@@ -380,7 +382,9 @@ def test_the_latest_event_of_kueue_is_evidence(message: str, expected: list[str]
     event = symptoms.warning("digits-worker-0", "Pending", message)
     event = dataclasses.replace(event, object="workload/tfparalleljob-digits")
     diagnosis = rules.diagnose(dataclasses.replace(facts, events=[event]))
-    shown = [fact.text for fact in diagnosis.evidence if fact.source is findings.Source.EVENT]
+    shown = [
+        fact.text for fact in diagnosis.evidence if fact.source is findings.EvidenceSource.EVENT
+    ]
     assert shown == expected
 
 
@@ -420,7 +424,9 @@ def test_what_was_allowed_to_a_replica_that_ran_out_of_memory(limit: str, text: 
     }
     job = dataclasses.replace(facts.job, manifest=manifest)
     diagnosis = rules.diagnose(dataclasses.replace(facts, job=job))
-    [shown] = [fact.text for fact in diagnosis.evidence if fact.source is findings.Source.EXIT]
+    [shown] = [
+        fact.text for fact in diagnosis.evidence if fact.source is findings.EvidenceSource.EXIT
+    ]
     assert text in shown
 
 
@@ -457,7 +463,7 @@ def test_a_pod_that_its_node_does_not_end_is_evidence_of_a_restart() -> None:
     world.exit("digits-worker-0", exits.Exit.DEVICE_FAILED)
     world.step()
     diagnosis = rules.diagnose(symptoms.facts(world))
-    assert diagnosis.kind is findings.Kind.RESTARTING
+    assert diagnosis.kind is findings.FindingKind.RESTARTING
     assert "digits-worker-0 is still being deleted on node-3" in {
         fact.text for fact in diagnosis.evidence
     }
@@ -467,7 +473,7 @@ def test_a_custom_script_without_reports_is_not_slow() -> None:
     facts = symptoms.slow_start()
     job = dataclasses.replace(facts.job, manifest={"spec": {"tfReplicaSpecs": {}}})
     diagnosis = rules.diagnose(dataclasses.replace(facts, job=job))
-    assert diagnosis.kind is findings.Kind.TRAINING
+    assert diagnosis.kind is findings.FindingKind.TRAINING
     assert "which reports no progress" in diagnosis.sentence
 
 
@@ -478,7 +484,7 @@ def test_a_report_of_an_earlier_attempt_says_nothing_of_this_one() -> None:
     job = dataclasses.replace(facts.job, status=status)
     later += datetime.timedelta(seconds=1)
     diagnosis = rules.diagnose(dataclasses.replace(facts, job=job, now=later))
-    assert diagnosis.kind is findings.Kind.STARTING
+    assert diagnosis.kind is findings.FindingKind.STARTING
 
 
 def test_json_has_the_parts() -> None:

@@ -9,12 +9,12 @@ from testing.operator import ends as examples
 from testing.operator import symptoms
 from tfparallel.cli import why
 from tfparallel.diagnosis import findings, rules
-from tfparallel_operator.core import ends, observation, remedies, signs
+from tfparallel_operator.core import observation, pod_end_signs, pod_ends, remedies
 from tfparallel_operator.engine.observe import records
 
 CASES = [
     pytest.param(end, status, id=f"{end.name}-{number}")
-    for end in ends.TABLE
+    for end in pod_ends.TABLE
     for number, status in enumerate(examples.EXAMPLES[end.name])
 ]
 POD = "digits-worker-0"
@@ -39,12 +39,12 @@ def diagnose(name: str, status: dict[str, Any], **policy: Any) -> findings.Diagn
 
 @pytest.mark.parametrize(("end", "status"), CASES)
 def test_why_says_what_kubernetes_said_and_what_to_do(
-    end: signs.End, status: dict[str, Any]
+    end: pod_end_signs.End, status: dict[str, Any]
 ) -> None:
     diagnosis = diagnose(end.name, status)
     if diagnosis is None:
         return
-    assert diagnosis.kind is not findings.Kind.PENDING
+    assert diagnosis.kind is not findings.FindingKind.PENDING
     assert POD in diagnosis.sentence
     assert end.phrase in diagnosis.sentence
     message = str(status.get("message", "")).strip().rstrip(".")

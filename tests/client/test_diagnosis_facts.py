@@ -8,14 +8,14 @@ import pytest
 
 from testing.operator import symptoms
 from tfparallel import errors, models
-from tfparallel.backends.cluster import access, backend, objects
-from tfparallel.diagnosis import findings, gather
+from tfparallel.backends.cluster import access, cluster_backend, objects
+from tfparallel.diagnosis import findings, job_diagnosis
 from tfparallel_operator.api_server import client, credentials, lists, resources
 from tfparallel_operator.api_server import errors as api_errors
 from tfparallel_operator.core import pending_reasons
 
 
-class Place(symptoms.Backend):
+class LoggedBackend(symptoms.Backend):
     """A backend whose replicas have logs."""
 
     def __init__(self, facts: findings.Facts) -> None:
@@ -44,38 +44,44 @@ class Place(symptoms.Backend):
 
 
 async def test_the_log_of_the_replica_that_failed_first_is_read() -> None:
-    cluster = Place(symptoms.failed())
-    diagnosis = await gather.diagnose_job(cluster, "digits")  # type: ignore[arg-type]
+    cluster = LoggedBackend(symptoms.failed())
+    diagnosis = await job_diagnosis.diagnose_job(cluster, "digits")  # type: ignore[arg-type]
     assert cluster.read == ["chief-0"]
-    assert findings.Evidence(findings.Source.LOG, "chief-0: error: it broke") in diagnosis.evidence
+    assert (
+        findings.Evidence(findings.EvidenceSource.LOG, "chief-0: error: it broke")
+        in diagnosis.evidence
+    )
     assert not cluster.looked
 
 
 async def test_the_next_that_failed_speaks_if_the_first_has_no_log() -> None:
     chief = models.Replica("chief-0", "digits-chief-0", 1, "Failed", exit_code=65)
     worker = models.Replica("worker-0", "digits-worker-0", 1, "Failed", exit_code=76)
-    cluster = Place(dataclasses.replace(symptoms.failed(), replicas=[chief, worker]))
+    cluster = LoggedBackend(dataclasses.replace(symptoms.failed(), replicas=[chief, worker]))
     cluster.gone = ("chief-0",)
-    diagnosis = await gather.diagnose_job(cluster, "digits")  # type: ignore[arg-type]
+    diagnosis = await job_diagnosis.diagnose_job(cluster, "digits")  # type: ignore[arg-type]
     assert cluster.read == ["worker-0"]
-    assert findings.Evidence(findings.Source.LOG, "worker-0: error: it broke") in diagnosis.evidence
+    assert (
+        findings.Evidence(findings.EvidenceSource.LOG, "worker-0: error: it broke")
+        in diagnosis.evidence
+    )
 
 
 async def test_the_first_lines_of_tensorflow_are_no_evidence() -> None:
-    cluster = Place(symptoms.failed())
+    cluster = LoggedBackend(symptoms.failed())
     cluster.lines = (
         "one line of the module",
         "WARNING: All log messages before absl::InitializeLog() is called are written to STDERR",
         "I0000 00:00:1795495117.2 1 port.cc:153] oneDNN custom operations are on. You may see",
     )
-    diagnosis = await gather.diagnose_job(cluster, "digits")  # type: ignore[arg-type]
-    lines = [item.text for item in diagnosis.evidence if item.source is findings.Source.LOG]
+    diagnosis = await job_diagnosis.diagnose_job(cluster, "digits")  # type: ignore[arg-type]
+    lines = [item.text for item in diagnosis.evidence if item.source is findings.EvidenceSource.LOG]
     assert lines == ["chief-0: one line of the module", "chief-0: error: it broke"]
 
 
 async def test_only_of_a_job_that_nobody_has_seen_the_operator_is_looked_for() -> None:
-    cluster = Place(symptoms.unseen(None))
-    diagnosis = await gather.diagnose_job(cluster, "digits")  # type: ignore[arg-type]
+    cluster = LoggedBackend(symptoms.unseen(None))
+    diagnosis = await job_diagnosis.diagnose_job(cluster, "digits")  # type: ignore[arg-type]
     assert cluster.looked
     assert "it is not installed in this cluster" in diagnosis.sentence
 
@@ -179,5 +185,5 @@ async def test_operators_are_looked_for_where_rights_allow(
     monkeypatch.setattr(client.Client, "list", list_deployments)
     server = credentials.Access("https://none", tls=False, token=credentials.Token(str))
     context = access.Context(name="", namespace="team", access=server)
-    operators = await backend.ClusterBackend(context).list_operators()
+    operators = await cluster_backend.ClusterBackend(context).list_operators()
     assert (None if operators is None else [operator.name for operator in operators]) == expected

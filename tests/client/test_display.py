@@ -142,7 +142,7 @@ def test_a_table_in_a_file_has_no_blanks_at_the_end_of_a_line(
 
 
 _FAILURE = "/x/model.py: importing it raised KeyError: 1"
-_EVENT = decision.Event(
+_EVENT = decision.JobEvent(
     decision.EventType.WARNING, "ReplicaFailed", f"chief-0 exited with code 65: {_FAILURE}"
 )
 

@@ -17,7 +17,7 @@ from testing import pages, paths
 from testing.cluster import binaries
 from testing.operator import routes, scripted_server
 from testing.operator.namespaces import Namespace
-from tfparallel.backends.cluster import access, backend, doctor_checks
+from tfparallel.backends.cluster import access, cluster_backend, doctor_checks
 from tfparallel.cli import app
 from tfparallel_operator.api import schema
 from tfparallel_operator.api_server import credentials, resources
@@ -67,7 +67,7 @@ async def _cluster(
 async def _checks(folder: pathlib.Path, **installed: Any) -> dict[str, doctor_checks.Check]:
     async with _cluster(folder, **installed) as kubeconfig:
         context = access.Context("test", "team", credentials.find(str(kubeconfig)))
-        async with backend.ClusterBackend(context) as cluster:
+        async with cluster_backend.ClusterBackend(context) as cluster:
             checks = doctor_checks.check(cluster, doctor_checks.VERSIONS)
             return {check.name: check async for check in checks}
 
@@ -93,7 +93,7 @@ async def test_the_older_one_of_command_and_operator_is_named(
     version: str, sentence: str, tmp_path: pathlib.Path
 ) -> None:
     operator = (await _checks(tmp_path, version=version))["operator"]
-    assert operator.result is doctor_checks.Result.WARNING
+    assert operator.result is doctor_checks.CheckResult.WARNING
     assert operator.text.startswith(
         f"tfparallel-system/tfparallel-operator {version}: 1/1 ready. It is "
     )
@@ -113,7 +113,7 @@ async def test_an_operator_that_is_not_ready_matters_more_than_its_version(
     tmp_path: pathlib.Path,
 ) -> None:
     operator = (await _checks(tmp_path, version="0.0.9", ready=0))["operator"]
-    assert operator.result is doctor_checks.Result.MISSING
+    assert operator.result is doctor_checks.CheckResult.MISSING
     assert "describe deployment tfparallel-operator" in operator.text
 
 
@@ -130,7 +130,7 @@ async def test_the_older_one_of_command_and_definition_is_named(
     version: str, sentence: str, tmp_path: pathlib.Path
 ) -> None:
     checks = await _checks(tmp_path, version=version, same_fields=False)
-    assert checks["resource definition"].result is doctor_checks.Result.WARNING
+    assert checks["resource definition"].result is doctor_checks.CheckResult.WARNING
     assert sentence in checks["resource definition"].text
 
 
@@ -143,7 +143,7 @@ def test_supported_versions_are_those_that_the_test_clusters_have() -> None:
 async def test_a_cluster_without_an_operator(namespace: Namespace) -> None:
     kubeconfig = str(namespace.cluster.kubeconfig)
     context = access.Context("test", namespace.name, credentials.find(kubeconfig))
-    async with backend.ClusterBackend(context) as cluster:
+    async with cluster_backend.ClusterBackend(context) as cluster:
         checks = {
             check.name: check async for check in doctor_checks.check(cluster, doctor_checks.ALL)
         }

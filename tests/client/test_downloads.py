@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 
 from testing import buckets, result_files
-from tfparallel import errors, sources
-from tfparallel.backends.cluster import execute
+from tfparallel import errors, source_packing
+from tfparallel.backends.cluster import pod_exec
 from tfparallel.results import bucket, claim, download, files, folder
 from tfparallel_operator.api_server import errors as api_errors
 from tfparallel_trainer.storage import address
@@ -28,14 +28,14 @@ class BreakingPlace:
     digest: str = hashlib.sha256(result_files.MODEL).hexdigest()
     bytes_of_read: int = 30
 
-    async def list_files(self) -> Sequence[files.File]:
-        return [files.File("model.keras", len(self.content))]
+    async def list_files(self) -> Sequence[files.ResultFile]:
+        return [files.ResultFile("model.keras", len(self.content))]
 
-    async def read(self, file: files.File, offset: int) -> AsyncIterator[bytes]:
+    async def read(self, file: files.ResultFile, offset: int) -> AsyncIterator[bytes]:
         yield self.content[offset : offset + self.bytes_of_read]
         raise api_errors.Unavailable("broken")
 
-    async def compute_digest(self, file: files.File) -> str | None:
+    async def compute_digest(self, file: files.ResultFile) -> str | None:
         return self.digest
 
 
@@ -67,7 +67,7 @@ async def test_what_is_not_whole_changes_nothing(
 
 @pytest.mark.parametrize("path", ["../model.keras", "/model.keras", "a/../../model.keras"])
 async def test_a_name_outside_of_the_folder_is_refused(path: str, tmp_path: pathlib.Path) -> None:
-    listed = [files.File(path, 1)]
+    listed = [files.ResultFile(path, 1)]
     with pytest.raises(errors.Failure, match="outside"):
         await download.fetch(BreakingPlace(), listed, tmp_path, lambda _: None, print)
 
@@ -105,15 +105,15 @@ _GONE = ("removed", "replaced", ".file/below")
 async def _bring_moving(storage: files.Store, target: pathlib.Path) -> list[str]:
     """Fetch what a place lists, a file of which goes meanwhile; return what is said."""
     sentences: list[str] = []
-    chosen = files.select(await storage.list_files(), files.Part.ALL)
-    gone = [files.File(f"logs/tensorboard/{name}", 10) for name in _GONE]
+    chosen = files.select(await storage.list_files(), files.ResultSelection.ALL)
+    gone = [files.ResultFile(f"logs/tensorboard/{name}", 10) for name in _GONE]
     fetched = await download.fetch(
         storage, [*gone, *chosen], target, lambda _: None, sentences.append
     )
     assert [file.path for file in fetched] == ["logs/tensorboard/latest", "model.keras"]
     for name in ("model.keras", "logs/tensorboard/latest"):
         assert (target / name).read_bytes() == result_files.MODEL
-    assert len([path for path in target.rglob("*") if path.name != sources.IGNORE_FILE]) == 4
+    assert len([path for path in target.rglob("*") if path.name != source_packing.IGNORE_FILE]) == 4
     return sorted(sentences)
 
 
@@ -137,14 +137,17 @@ async def test_what_a_disk_does_not_give_is_left_out(tmp_path: pathlib.Path) -> 
     storage.path.mkdir()
     (storage.path / "summary.json").symlink_to("/proc/self/mem")  # EIO at its begin
     (storage.path / "model.keras").write_bytes(result_files.MODEL)
-    chosen = [files.File("summary.json", 10), files.File("model.keras", len(result_files.MODEL))]
+    chosen = [
+        files.ResultFile("summary.json", 10),
+        files.ResultFile("model.keras", len(result_files.MODEL)),
+    ]
     sentences: list[str] = []
     await download.fetch(storage, chosen, tmp_path / "to", lambda _: None, sentences.append)
     expected = "summary.json is left out: it cannot be read (Input/output error)"
     assert sentences == [expected]
     assert {path.name for path in (tmp_path / "to").iterdir()} == {
         "model.keras",
-        sources.IGNORE_FILE,
+        source_packing.IGNORE_FILE,
     }
 
 
@@ -158,7 +161,7 @@ async def test_no_job_takes_a_download_along(tmp_path: pathlib.Path) -> None:
     for _ in range(2):
         await download.fetch(storage, await storage.list_files(), target, lambda _: None, print)
     assert (target / "model.keras").read_bytes() == result_files.MODEL
-    assert list(sources.pack(source, None).files) == ["base.keras", "model.py"]
+    assert list(source_packing.pack(source, None).files) == ["base.keras", "model.py"]
 
 
 async def test_a_folder_that_exists_is_left_as_it_is(tmp_path: pathlib.Path) -> None:
@@ -208,9 +211,9 @@ def local_claim(
         yield done.stdout
         if done.returncode:
             cause = {"reason": "ExitCode", "message": str(done.returncode)}
-            execute._check({"status": "Failure", "details": {"causes": [cause]}}, done.stderr)
+            pod_exec._check({"status": "Failure", "details": {"causes": [cause]}}, done.stderr)
 
-    monkeypatch.setattr(execute, "run", run)
+    monkeypatch.setattr(pod_exec, "run", run)
     cluster: Any = None
 
     def open_place(root: pathlib.Path) -> claim.ClaimStore:
@@ -225,7 +228,7 @@ async def test_of_a_file_that_grows_comes_what_was_listed(
     tmp_path: pathlib.Path, local_claim: Callable[[pathlib.Path], claim.ClaimStore]
 ) -> None:
     (tmp_path / "train.jsonl").write_bytes(result_files.MODEL)
-    listed = [files.File("train.jsonl", 40)]
+    listed = [files.ResultFile("train.jsonl", 40)]
     places: list[files.Store] = [folder.FolderStore(tmp_path), local_claim(tmp_path)]
     for number, storage in enumerate(places):
         to = tmp_path / f"to-{number}"
@@ -266,7 +269,7 @@ async def test_an_object_that_is_removed_meanwhile_ends_no_download(
     for name, content in result_files.RESULTS.items():
         s3.put(f"runs/digits/{name}", content)
     storage = bucket.BucketStore(address.Address.parse(s3.uri).child("digits"))
-    chosen = files.select(await storage.list_files(), files.Part.ALL)
+    chosen = files.select(await storage.list_files(), files.ResultSelection.ALL)
     (s3.files / "runs/digits/summary.json").unlink()
     sentences: list[str] = []
     await download.fetch(storage, chosen, tmp_path, lambda _: None, sentences.append)

@@ -9,7 +9,7 @@ import pytest
 
 from testing import paths, pictures, report_runs
 from tfparallel.drawing import palette, svg
-from tfparallel.planning import draw as planning
+from tfparallel.planning import plan_picture as planning
 from tfparallel.report import goodput, timeline
 from tfparallel_trainer.contract import plan
 

@@ -14,7 +14,7 @@ from tfparallel.diagnosis import findings
 from tfparallel_operator.core import decision
 
 
-class Place(symptoms.Backend):
+class AdvisedBackend(symptoms.Backend):
     """A backend whose job waits until it is advised, and then succeeds."""
 
     def __init__(self, facts: findings.Facts) -> None:
@@ -51,7 +51,7 @@ class Screen:
         self.notes.append(text)
         self.react(text)
 
-    def event(self, event: decision.Event) -> None:
+    def event(self, event: decision.JobEvent) -> None:
         self.events.append((event.reason, event.message))
 
 
@@ -69,7 +69,7 @@ async def test_a_job_that_waits_is_explained_once(
 ) -> None:
     monkeypatch.setattr(following, "_ADVICE_SECONDS", 0)
     monkeypatch.setattr(following, "_LAST_LINES_SECONDS", 0)
-    cluster: Any = Place(symptoms.SYMPTOMS[symptom]())
+    cluster: Any = AdvisedBackend(symptoms.SYMPTOMS[symptom]())
 
     def react(text: str) -> None:
         if remedy in text:
@@ -89,7 +89,7 @@ async def test_a_job_that_waits_is_explained_once(
     assert sum(remedy in note for note in screen.notes) == 1
 
 
-class EventfulPlace(Place):
+class EventfulBackend(AdvisedBackend):
     """Its job ends at the third look at its Events."""
 
     event_looks = 0
@@ -115,7 +115,7 @@ async def test_image_pulls_and_restarts_are_shown_once(monkeypatch: pytest.Monke
         object="endpoints/digits",
     )
     events = [restart, back_off, endpoint]
-    cluster: Any = EventfulPlace(dataclasses.replace(facts, events=events))
+    cluster: Any = EventfulBackend(dataclasses.replace(facts, events=events))
     screen: Any = Screen()
     async with asyncio.timeout(waiting.LIMIT_SECONDS):
         await following.follow(cluster, facts.job, screen)

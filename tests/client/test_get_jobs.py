@@ -17,7 +17,7 @@ from testing import pages, paths
 from testing.operator import routes, scripted_server
 from testing.operator.namespaces import Namespace
 from tfparallel import models
-from tfparallel.backends.cluster import access, backend, objects
+from tfparallel.backends.cluster import access, cluster_backend, objects
 from tfparallel.cli import app, listing
 from tfparallel_operator.api import names
 from tfparallel_operator.api_server import credentials, resources
@@ -126,7 +126,7 @@ PAGE = paths.PAGES / "reference/status.md"
     ],
 )
 async def test_the_page_shows_what_is_printed(
-    command: pages.Command, tmp_path: pathlib.Path
+    command: pages.PageCommand, tmp_path: pathlib.Path
 ) -> None:
     result, _ = await get(tmp_path, *command.line.split()[2:])
     shown = [line.split() for line in command.shown]
@@ -139,13 +139,13 @@ async def test_the_page_shows_what_is_printed(
 @contextlib.asynccontextmanager
 async def connected(
     folder: pathlib.Path, *script: scripted_server.Answer
-) -> AsyncIterator[tuple[backend.ClusterBackend, scripted_server.Server]]:
+) -> AsyncIterator[tuple[cluster_backend.ClusterBackend, scripted_server.Server]]:
     """Connect to a server that answers one request after the other."""
     async with scripted_server.serving() as server:
         server.script = [*script]
         file = str(routes.kubeconfig(folder, server.url))
         context = access.Context("kind-dev", "team", credentials.find(file))
-        async with backend.ClusterBackend(context) as cluster:
+        async with cluster_backend.ClusterBackend(context) as cluster:
             yield cluster, server
 
 
@@ -157,7 +157,7 @@ async def test_a_watch_yields_what_is_there_and_each_change(
     tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A version is yielded once, though the list that follows a lost connection has it again."""
-    monkeypatch.setattr(backend, "_PAUSE_SECONDS", 0)
+    monkeypatch.setattr(cluster_backend, "_PAUSE_SECONDS", 0)
     later = routes.job("digits", 6, step=8)
     stream = scripted_server.stream(
         changed("MODIFIED", later),
@@ -193,7 +193,7 @@ async def test_a_watch_yields_what_is_there_and_each_change(
 async def test_the_watch_of_a_job_ends_with_its_deletion(
     end: list[scripted_server.Answer], tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(backend, "_PAUSE_SECONDS", 0)
+    monkeypatch.setattr(cluster_backend, "_PAUSE_SECONDS", 0)
     first = scripted_server.document(DIGITS)
     listed = scripted_server.document(scripted_server.listing(6, routes.job("digits", 6)))
     async with connected(tmp_path, first, listed, *end) as (cluster, _):

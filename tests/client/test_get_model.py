@@ -18,17 +18,17 @@ from tfparallel.results import files, folder
 from tfparallel_operator.api import names
 
 
-def _listed(*paths: str) -> list[files.File]:
-    return [files.File(path, 1) for path in paths]
+def _listed(*paths: str) -> list[files.ResultFile]:
+    return [files.ResultFile(path, 1) for path in paths]
 
 
 @pytest.mark.parametrize(
     ("part", "expected"),
     [
-        (files.Part.MODEL, {"model.keras"}),
-        (files.Part.TENSORBOARD, {"logs/tensorboard/train/events.out.tfevents.1"}),
+        (files.ResultSelection.MODEL, {"model.keras"}),
+        (files.ResultSelection.TENSORBOARD, {"logs/tensorboard/train/events.out.tfevents.1"}),
         (
-            files.Part.ALL,
+            files.ResultSelection.ALL,
             {*result_files.RESULTS}
             - {"checkpoints/step-9-a/index.json", "checkpoints/owner.json"}
             - {"checkpoints/heartbeat.json"}
@@ -37,7 +37,7 @@ def _listed(*paths: str) -> list[files.File]:
         ),
     ],
 )
-def test_parts_of_the_results(part: files.Part, expected: set[str]) -> None:
+def test_parts_of_the_results(part: files.ResultSelection, expected: set[str]) -> None:
     chosen = files.select(_listed(*result_files.RESULTS), part)
     assert {file.path for file in chosen} == expected
 
@@ -46,9 +46,9 @@ def test_a_script_chooses_the_names_of_its_files() -> None:
     events = "tb/train/events.out.tfevents.1.host"
     listed = _listed("run/best.keras", "run/logs/train.jsonl", events)
     expected = {
-        files.Part.MODEL: ["run/best.keras"],
-        files.Part.ALL: ["run/best.keras", "run/logs/train.jsonl", events],
-        files.Part.TENSORBOARD: [events],
+        files.ResultSelection.MODEL: ["run/best.keras"],
+        files.ResultSelection.ALL: ["run/best.keras", "run/logs/train.jsonl", events],
+        files.ResultSelection.TENSORBOARD: [events],
     }
     for part, paths in expected.items():
         assert [file.path for file in files.select(listed, part, is_script=True)] == paths

@@ -20,7 +20,7 @@ NOW = datetime.datetime(2026, 1, 1, tzinfo=datetime.UTC)
 
 
 def make_job(
-    state: names.Condition | None = None,
+    state: names.ConditionType | None = None,
     step: int | None = None,
     *,
     total: int | None = 4,
@@ -44,7 +44,7 @@ def make_job(
     return models.Job("digits", "default", "uid", NOW, status, {})
 
 
-RUNNING = make_job(names.Condition.RUNNING, 2, loss="0.123456", accuracy="NaN", weird="text")
+RUNNING = make_job(names.ConditionType.RUNNING, 2, loss="0.123456", accuracy="NaN", weird="text")
 
 
 def test_a_jobs_progress_has_numbers() -> None:
@@ -102,17 +102,17 @@ def test_the_html_of_a_job_that_trains() -> None:
 
 
 def test_the_html_of_a_job_that_failed_says_why_and_has_no_time_to_go() -> None:
-    failed = make_job(names.Condition.FAILED, 3, message="digits-worker-1 exited with code 4")
+    failed = make_job(names.ConditionType.FAILED, 3, message="digits-worker-1 exited with code 4")
     text = "".join(_Text(failed._repr_html_()).texts)
     assert "Why: digits-worker-1 exited with code 4" in text
     assert "to go" not in text
-    total_unknown = _Text(make_job(names.Condition.RUNNING, 3, total=None)._repr_html_())
+    total_unknown = _Text(make_job(names.ConditionType.RUNNING, 3, total=None)._repr_html_())
     assert "progress" not in {tag for tag, _ in total_unknown.elements}
 
 
 def test_what_pods_say_is_escaped() -> None:
     text = "<script>alert(1)</script>\x1b[31m&\u202e"
-    job = make_job(names.Condition.FAILED, 1, message=text, loss="<b>1</b>")
+    job = make_job(names.ConditionType.FAILED, 1, message=text, loss="<b>1</b>")
     shown = job._repr_html_()
     assert "<script" not in shown
     assert "&lt;script&gt;alert(1)&lt;/script&gt;\\x1b[31m&amp;\\u202e" in shown
@@ -128,8 +128,8 @@ def test_a_bar_writes_a_line_into_a_file_at_once_and_at_the_end() -> None:
     file = io.StringIO()
     bar = tfparallel.ProgressBar(file)
     for step in range(4):
-        bar(make_job(names.Condition.RUNNING, step))
-    bar(make_job(names.Condition.SUCCEEDED, 4))
+        bar(make_job(names.ConditionType.RUNNING, step))
+    bar(make_job(names.ConditionType.SUCCEEDED, 4))
     first, last = file.getvalue().splitlines()
     assert first == "digits: Running, 2/2 replicas, step 0/4 (0%)"
     assert last == "digits: Succeeded, 2/2 replicas, step 4/4 (100%)"
@@ -140,8 +140,8 @@ def test_a_bar_stays_in_its_line_of_a_terminal() -> None:
     with os.fdopen(theirs, "w") as terminal:
         bar = tfparallel.ProgressBar(terminal)
         bar(make_job())
-        bar(make_job(names.Condition.RUNNING, 2))
-        bar(make_job(names.Condition.SUCCEEDED, 4))
+        bar(make_job(names.ConditionType.RUNNING, 2))
+        bar(make_job(names.ConditionType.SUCCEEDED, 4))
         shown = ""
         while "\n" not in shown:  # a terminal gives what has arrived
             shown += os.read(ours, 10_000).decode()

@@ -10,7 +10,7 @@ import pytest
 from aiohttp import web
 
 from testing.operator import routes, scripted_server, symptoms
-from tfparallel import logs, models
+from tfparallel import models, replica_logs
 from tfparallel.cli import app
 from tfparallel_operator.api import names
 from tfparallel_operator.api_server import resources
@@ -166,4 +166,4 @@ async def test_a_replica_that_you_name_and_all(tmp_path: pathlib.Path) -> None:
 def test_the_replica_that_failed_first_speaks_as_soon_as_its_container_has_ended() -> None:
     chief = models.Replica("chief-0", "digits-chief-0", 1, "Running", exit_code=65)
     worker = models.Replica("worker-0", "digits-worker-0", 1, "Failed", exit_code=65)
-    assert logs.list_witnesses(symptoms.failed().job, [worker, chief]) == [chief, worker]
+    assert replica_logs.list_witnesses(symptoms.failed().job, [worker, chief]) == [chief, worker]

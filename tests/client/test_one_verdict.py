@@ -21,7 +21,7 @@ EXAMPLES = 300
 QUANTITIES = 80
 
 
-class Server:
+class AdmissionServer:
     """Says what an API server refuses of an object, and stores nothing."""
 
     def __init__(self, cluster: handle.Cluster) -> None:
@@ -47,8 +47,8 @@ class Server:
 
 
 @pytest.fixture(scope="module")
-def server(cluster: handle.Cluster) -> Iterator[Server]:
-    server = Server(cluster)
+def server(cluster: handle.Cluster) -> Iterator[AdmissionServer]:
+    server = AdmissionServer(cluster)
     yield server
     server.close()
 
@@ -85,7 +85,9 @@ def test_validate_run_and_the_client_have_one_verdict(document: dict[str, Any]) 
 
 @hypothesis.settings(max_examples=EXAMPLES)
 @hypothesis.given(document=generated_jobs.jobs())
-def test_the_api_server_has_the_same_verdict(server: Server, document: dict[str, Any]) -> None:
+def test_the_api_server_has_the_same_verdict(
+    server: AdmissionServer, document: dict[str, Any]
+) -> None:
     metadata = document.get("metadata")
     if isinstance(metadata, dict) and isinstance(metadata.get("namespace"), str):
         metadata["namespace"] = server.namespace  # another one is the cluster's to refuse
@@ -113,7 +115,9 @@ AMOUNTS: strategies.SearchStrategy[Any] = strategies.one_of(
 
 @hypothesis.settings(max_examples=QUANTITIES)
 @hypothesis.given(request=AMOUNTS, limit=AMOUNTS)
-def test_the_api_server_takes_the_same_quantities(server: Server, request: Any, limit: Any) -> None:
+def test_the_api_server_takes_the_same_quantities(
+    server: AdmissionServer, request: Any, limit: Any
+) -> None:
     """A template's are looked at here, and by the API server as soon as there are pods."""
     resources_of_pod = {"requests": {"memory": request}, "limits": {"memory": limit}}
     job = objects.job(workers=0)

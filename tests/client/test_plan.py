@@ -10,7 +10,7 @@ import pytest
 from benchmarks.pages import plans
 from testing import pages, pictures
 from tfparallel.cli import app
-from tfparallel.planning import draw, option_values
+from tfparallel.planning import option_values, plan_picture
 from tfparallel_operator.api import load
 from tfparallel_trainer.contract import plan
 
@@ -71,7 +71,7 @@ def test_a_plan_as_data_is_all_that_is_printed(tmp_path: pathlib.Path) -> None:
 @pytest.mark.parametrize("folder", [name for name in plans.DRAWN if name != "split-deep-cnn"])
 def test_the_picture_of_an_example_is_that_of_its_plan(folder: str) -> None:
     """If it is not, `python -m benchmarks.pages.plans` redraws it."""
-    picture = draw.picture(plans.planned(plans.DRAWN[folder]))
+    picture = plan_picture.picture(plans.planned(plans.DRAWN[folder]))
     shown = plans.image(folder).read_text(encoding="utf-8")
     assert not pictures.differs(picture.document, shown)
 

@@ -98,12 +98,12 @@ async def test_the_proxy_of_the_environment_leads_to_the_server(
 ) -> None:
     monkeypatch.setenv("HTTPS_PROXY", proxy.url.replace("//", "//me:secret@"))
     file = _hidden(namespace, tmp_path)
-    context = access.find(access.Choice(kubeconfig=file))
+    context = access.find(access.ConnectionOptions(kubeconfig=file))
     async with client.Client(context.access) as api:
         assert "gitVersion" in await api.get("/version")
     assert "Proxy-Authorization: Basic bWU6c2VjcmV0" in proxy.requests[0]
     monkeypatch.setenv("NO_PROXY", ".invalid")
-    direct = access.find(access.Choice(kubeconfig=file))
+    direct = access.find(access.ConnectionOptions(kubeconfig=file))
     async with client.Client(direct.access) as api:
         with pytest.raises(api_errors.Unavailable, match=r"cluster\.invalid"):
             await api.get("/version")
@@ -144,7 +144,7 @@ async def test_a_certificate_of_another_name_is_taken_for_the_name_of_the_kubeco
         async with client.Client(credentials.find(file)) as api:
             assert "gitVersion" in await api.get("/version")
         context = access.find(
-            access.Choice(kubeconfig=_kubeconfig(namespace, tmp_path, server=server))
+            access.ConnectionOptions(kubeconfig=_kubeconfig(namespace, tmp_path, server=server))
         )
         async with client.Client(context.access) as api:
             with pytest.raises(errors.Failure) as refusal, refusals.explained(context):
@@ -157,7 +157,7 @@ async def test_a_proxy_that_refuses_is_named_with_the_field(
 ) -> None:
     async with connect_proxy.serving(1, "407 Proxy Authentication Required") as refusing:
         file = _hidden(namespace, tmp_path, proxy_url=refusing.url.replace("//", "//me:secret@"))
-        context = access.find(access.Choice(kubeconfig=file))
+        context = access.find(access.ConnectionOptions(kubeconfig=file))
         async with client.Client(context.access) as api:
             with pytest.raises(errors.Failure) as refusal, refusals.explained(context):
                 await api.get("/version")
@@ -177,4 +177,4 @@ def test_a_proxy_of_another_kind_is_refused_by_its_field(tmp_path: pathlib.Path)
     }
     file.write_text(yaml.safe_dump(document))
     with pytest.raises(errors.Failure, match=r"^proxy-url .* names the proxy socks5://127"):
-        access.find(access.Choice(kubeconfig=str(file)))
+        access.find(access.ConnectionOptions(kubeconfig=str(file)))

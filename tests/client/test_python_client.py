@@ -29,7 +29,7 @@ MANIFEST: Mapping[str, Any] = {
 }
 
 
-def job(state: names.Condition | None = None, step: int | None = None) -> models.Job:
+def job(state: names.ConditionType | None = None, step: int | None = None) -> models.Job:
     status = job_status.JobStatus()
     if step is not None:
         status = status.model_copy(update={"progress": job_status.ProgressStatus(step=step)})
@@ -38,9 +38,9 @@ def job(state: names.Condition | None = None, step: int | None = None) -> models
     return models.Job("digits", "default", "uid", NOW, status, MANIFEST)
 
 
-RUNNING = names.Condition.RUNNING
-SUCCEEDED = job(names.Condition.SUCCEEDED, step=3)
-FAILED = job(names.Condition.FAILED)
+RUNNING = names.ConditionType.RUNNING
+SUCCEEDED = job(names.ConditionType.SUCCEEDED, step=3)
+FAILED = job(names.ConditionType.FAILED)
 
 
 class ScriptedBackend:
@@ -214,14 +214,16 @@ def test_a_job_is_of_one_source_or_of_a_function(arguments: Any) -> None:
 
 
 def test_a_model_is_no_function() -> None:
-    class Model:
+    class CallableModel:
         def __call__(self) -> None: ...
 
     with (
         tfparallel.TrainerClient(ScriptedBackend(SUCCEEDED)) as client,
-        pytest.raises(load.SpecError, match="func: received Model, which is not a function"),
+        pytest.raises(
+            load.SpecError, match="func: received CallableModel, which is not a function"
+        ),
     ):
-        client.train(Model())
+        client.train(CallableModel())
 
 
 def test_logs_are_those_of_the_coordinator_of_a_replica_or_of_all() -> None:

@@ -17,7 +17,7 @@ from testing import pages, paths, pictures, report_runs
 from tfparallel import train_log
 from tfparallel.backends.local import folders, record
 from tfparallel.cli import app
-from tfparallel.report import content, mesh, page, records, timeline
+from tfparallel.report import content, mesh, page, run_records, timeline
 from tfparallel_operator.api import job_status, load, names
 from tfparallel_operator.core import decision, observation
 
@@ -146,7 +146,9 @@ def test_the_end_of_a_run_is_seen_first() -> None:
         records=(),
         events=(),
         pods=(),
-        log=records.Log("worker-1", ["File model.py, line 18", "<b>error</b>"], "run/worker-1.log"),
+        log=run_records.Log(
+            "worker-1", ["File model.py, line 18", "<b>error</b>"], "run/worker-1.log"
+        ),
     )
     text = page.render(failed, NOW)
     assert Outline(text).headings[0] == "Last lines of worker-1"
@@ -299,7 +301,7 @@ def write_run(root: pathlib.Path, state: names.State, log: str = "") -> folders.
     root.mkdir(parents=True, exist_ok=True)
     status = job_status.JobStatus(state=state, strategy="Mirrored", attempt=1)
     layout.status.write_text(status.model_dump_json(by_alias=True, exclude_none=True))
-    started = decision.Event(decision.EventType.NORMAL, names.Reason.JOB_STARTED, "attempt 1")
+    started = decision.JobEvent(decision.EventType.NORMAL, names.Reason.JOB_STARTED, "attempt 1")
     record.add_event(layout, started, report_runs.BEGIN)
     results = layout.claim("results") / "digits" / "logs"
     results.mkdir(parents=True)

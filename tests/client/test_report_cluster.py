@@ -17,7 +17,7 @@ ENDED = "2100-01-01T00:00:00Z"
 
 def succeeded() -> dict[str, str]:
     return {
-        "type": names.Condition.SUCCEEDED,
+        "type": names.ConditionType.SUCCEEDED,
         "status": "True",
         "reason": "WorkersSucceeded",
         "message": "all workers ended with success",

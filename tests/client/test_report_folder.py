@@ -20,7 +20,7 @@ def leave_run(root: pathlib.Path, status: job_status.JobStatus) -> folders.Folde
 
 
 def add_event(layout: folders.Folders, seconds: float, reason: names.Reason) -> None:
-    event = decision.Event(decision.EventType.NORMAL, reason, "words")
+    event = decision.JobEvent(decision.EventType.NORMAL, reason, "words")
     record.add_event(layout, event, report_runs.at(seconds))
 
 
@@ -68,7 +68,7 @@ async def test_a_failed_run_shows_the_last_lines_of_the_replica_that_failed_firs
     message = "digits-worker-1 exited with code 65 (the user's module raised an error)"
     stamp = conditions.Stamp(report_runs.at(9), generation=1)
     failed = stamp.set(
-        job_status.JobStatus(attempt=1), names.Condition.FAILED, True, "ReplicaFailed", message
+        job_status.JobStatus(attempt=1), names.ConditionType.FAILED, True, "ReplicaFailed", message
     )
     layout = leave_run(tmp_path, failed)
     add_event(layout, 0, names.Reason.JOB_STARTED)

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from testing import report_runs
-from tfparallel.report import content, goodput, periods, records
+from tfparallel.report import content, goodput, periods, run_records
 from tfparallel_operator.api import names
 from tfparallel_trainer.contract import outputs
 
@@ -165,7 +165,7 @@ def test_a_start_with_wrong_code_loses_no_step() -> None:
     lines = [*report_runs.attempt(2, 0, 4), *report_runs.attempt(60, 40, 4, 3)]
     lines.append(report_runs.line(70, outputs.TrainEvent.DONE, 80))
     failed = "digits-worker-0 exited with code 78 (bad configuration)"
-    run = records.Run(
+    run = run_records.RunRecords(
         job=report_runs.job(ended=70),
         source="here",
         now=report_runs.at(70),
@@ -193,7 +193,7 @@ def test_a_start_with_wrong_code_loses_no_step() -> None:
 
 
 def test_a_script_that_ran_twice_in_a_folder_succeeded_twice() -> None:
-    run = records.Run(
+    run = run_records.RunRecords(
         job=report_runs.job(ended=392),
         source="here",
         now=report_runs.at(392),

@@ -8,7 +8,7 @@ import pytest
 
 from testing import report_runs
 from tfparallel import models
-from tfparallel.report import content, goodput, history, losses, periods, pods, records
+from tfparallel.report import content, goodput, history, losses, periods, pods, run_records
 from tfparallel_operator.api import job_status, names
 from tfparallel_operator.core.life import policy
 
@@ -124,13 +124,13 @@ def test_events_of_the_operator_say_who_runs_again(scope: policy.Scope) -> None:
     assert losses.count_attempts([event]) == (scope is policy.Scope.GANG)
 
 
-def logged(run: records.Run, lines: Sequence[str]) -> records.Run:
+def logged(run: run_records.RunRecords, lines: Sequence[str]) -> run_records.RunRecords:
     return dataclasses.replace(run, records=report_runs.parsed(lines))
 
 
 def test_a_chief_that_saves_after_the_loss_has_its_cause() -> None:
     """A worker is lost at 20.4 s, and the chief trains and saves until the operator stops it."""
-    run = records.Run(job=JOB, source="", now=report_runs.at(60), events=JOB_EVENTS)
+    run = run_records.RunRecords(job=JOB, source="", now=report_runs.at(60), events=JOB_EVENTS)
     first, second = periods.find(
         logged(run, [*report_runs.attempt(2, 0, 16), *report_runs.attempt(31, 160, 5, 2)])
     )
@@ -156,7 +156,7 @@ def test_deadlines_that_restart_a_job_are_causes(reason: names.Reason) -> None:
     assert first.reason == reason
 
 
-def without_events(**status: Any) -> records.Run:
+def without_events(**status: Any) -> run_records.RunRecords:
     run = report_runs.with_a_loss()
     job = report_runs.job(ended=30, **{"attempt": 2, **status})
     return dataclasses.replace(run, job=job, events=(), pods=())
@@ -233,7 +233,7 @@ def test_a_job_that_restarts_now_is_not_training() -> None:
 
 def test_a_failed_job_says_why_its_last_attempt_ended() -> None:
     failed = job_status.Condition(
-        type=names.Condition.FAILED,
+        type=names.ConditionType.FAILED,
         status=job_status.Truth.TRUE,
         reason=names.Reason.BACKOFF_LIMIT_EXCEEDED,
         message="digits-worker-0 exited with code 1",
@@ -247,11 +247,11 @@ def test_a_failed_job_says_why_its_last_attempt_ended() -> None:
 
 def test_a_job_whose_end_has_no_time_ended_with_its_last_condition() -> None:
     succeeded = job_status.Condition(
-        type=names.Condition.SUCCEEDED,
+        type=names.ConditionType.SUCCEEDED,
         status=job_status.Truth.TRUE,
         reason="WorkersSucceeded",
         last_transition_time=report_runs.at(29),
     )
     job = report_runs.job(ended=None, conditions=(succeeded,))
-    run = records.Run(job=job, source="", now=report_runs.at(4000))
+    run = run_records.RunRecords(job=job, source="", now=report_runs.at(4000))
     assert run.end == report_runs.at(29)

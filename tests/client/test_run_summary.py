@@ -7,7 +7,7 @@ import sys
 import pytest
 
 from tfparallel import run_summary
-from tfparallel.backends.local import folders, run
+from tfparallel.backends.local import folders, local_run
 from tfparallel.terminal import placement
 from tfparallel_operator.api import job_status, load, names
 from tfparallel_operator.core.status import conditions
@@ -25,9 +25,9 @@ _STATUS = job_status.JobStatus(
 
 def _outcome(
     folder: pathlib.Path,
-    end: names.Condition | None = None,
+    end: names.ConditionType | None = None,
     stopped_by: signal.Signals | None = None,
-) -> run.RunResult:
+) -> local_run.RunResult:
     job = load.parse_job(
         {
             "apiVersion": names.API_VERSION,
@@ -40,7 +40,7 @@ def _outcome(
     if end is not None:
         status = conditions.Stamp(_START, 1).set(status, end, True, "Why", "so")
     job = job.model_copy(update={"status": status})
-    return run.RunResult(job, folders.Folders(folder), folder / "results", stopped_by)
+    return local_run.RunResult(job, folders.Folders(folder), folder / "results", stopped_by)
 
 
 @pytest.fixture
@@ -69,7 +69,7 @@ def _shown(text: str) -> dict[str, str]:
 def test_success_shows_what_the_trainer_summed_up(
     results: pathlib.Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    run_summary.show(_outcome(results, names.Condition.SUCCEEDED))
+    run_summary.show(_outcome(results, names.ConditionType.SUCCEEDED))
     out, err = capsys.readouterr()
     assert out.startswith("Succeeded: digits\n")
     assert {name: value.strip() for name, value in _shown(out).items()} == {
@@ -91,7 +91,7 @@ def test_a_path_is_relative_to_the_working_directory_and_never_broken(
     monkeypatch.setenv("COLUMNS", "80")
     deep = results / "-".join(["deep"] * 20)
     outcome = dataclasses.replace(
-        _outcome(results, names.Condition.FAILED), layout=folders.Folders(deep)
+        _outcome(results, names.ConditionType.FAILED), layout=folders.Folders(deep)
     )
     monkeypatch.chdir(results)
     run_summary.show(outcome)
@@ -104,7 +104,7 @@ def test_a_path_is_relative_to_the_working_directory_and_never_broken(
 def test_a_reason_that_has_been_shown_is_not_repeated(
     results: pathlib.Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    run_summary.show(_outcome(results, names.Condition.FAILED), lambda message: message == "so")
+    run_summary.show(_outcome(results, names.ConditionType.FAILED), lambda message: message == "so")
     out, err = capsys.readouterr()
     assert out.startswith("Failed: digits\n")
     assert err == ""
@@ -113,7 +113,7 @@ def test_a_reason_that_has_been_shown_is_not_repeated(
 def test_a_failure_shows_the_progress_of_its_run_and_no_model_of_an_earlier_one(
     results: pathlib.Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    run_summary.show(_outcome(results, names.Condition.FAILED))
+    run_summary.show(_outcome(results, names.ConditionType.FAILED))
     out, err = capsys.readouterr()
     shown = _shown(out)
     assert out.startswith("Failed: digits\n")
@@ -126,7 +126,7 @@ def test_a_failure_shows_the_progress_of_its_run_and_no_model_of_an_earlier_one(
 def test_a_split_model_is_shown_by_stage(
     results: pathlib.Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    outcome = _outcome(results, names.Condition.SUCCEEDED)
+    outcome = _outcome(results, names.ConditionType.SUCCEEDED)
     stage = job_status.StagePlacementStatus(
         stage=0,
         devices=("chief-0/GPU:0", "worker-0/GPU:0"),
@@ -207,7 +207,7 @@ def test_the_pipeline_of_a_split_model_is_reported_and_drawn(
     results: pathlib.Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (results / "results" / outputs.PIPELINE).write_text(_pipeline().model_dump_json(by_alias=True))
-    run_summary.show(_outcome(results, names.Condition.SUCCEEDED))
+    run_summary.show(_outcome(results, names.ConditionType.SUCCEEDED))
     shown = _shown(capsys.readouterr().out)
     assert shown["stages"].strip() == "wait 50% of the schedule · a step 50 ms"
     drawn = results / "results/pipeline.svg"
@@ -221,7 +221,7 @@ def test_without_matplotlib_the_summary_says_what_to_install(
 ) -> None:
     monkeypatch.setitem(sys.modules, "matplotlib", None)  # as if it were not installed
     (results / "results" / outputs.PIPELINE).write_text(_pipeline().model_dump_json(by_alias=True))
-    run_summary.show(_outcome(results, names.Condition.SUCCEEDED))
+    run_summary.show(_outcome(results, names.ConditionType.SUCCEEDED))
     shown = _shown(capsys.readouterr().out)
     assert shown["pipeline"].strip() == "matplotlib is missing: install 'tfparallel[pictures]'"
     assert not (results / "results/pipeline.svg").exists()

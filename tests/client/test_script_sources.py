@@ -9,8 +9,8 @@ import yaml
 
 from testing import pages, paths
 from testing.operator.namespaces import Namespace
-from tfparallel import sources, submission
-from tfparallel.backends.cluster import access, backend
+from tfparallel import source_packing, submission
+from tfparallel.backends.cluster import access, cluster_backend
 from tfparallel.job_source import source as local_source
 from tfparallel_operator.api import load, names
 from tfparallel_operator.api_server import resources
@@ -148,15 +148,20 @@ def test_the_job_of_the_page_gets_the_files(tmp_path: pathlib.Path) -> None:
     (tmp_path / "job.yaml").write_text(text)
     (tmp_path / "train.py").write_text("x = 1\n")
     prepared = submission.read(tmp_path / "job.yaml")
-    [config_map], [expected] = prepared.sources, sources.pack(tmp_path, None).config_maps("any")
+    [config_map], [expected] = (
+        prepared.sources,
+        source_packing.pack(tmp_path, None).config_maps("any"),
+    )
     assert config_map["binaryData"] == expected["binaryData"]
     assert [pod["initContainers"][0]["name"] for pod in pods(prepared)] == [names.SOURCE_CONTAINER]
 
 
 async def test_the_api_server_takes_the_job(namespace: Namespace, folder: pathlib.Path) -> None:
     prepared = submission.read(folder / "job.yaml")
-    choice = access.Choice(kubeconfig=str(namespace.cluster.kubeconfig), namespace=namespace.name)
-    async with backend.ClusterBackend(access.find(choice)) as cluster:
+    choice = access.ConnectionOptions(
+        kubeconfig=str(namespace.cluster.kubeconfig), namespace=namespace.name
+    )
+    async with cluster_backend.ClusterBackend(access.find(choice)) as cluster:
         job = await cluster.submit(prepared)
     assert job.roles["Worker"]["template"]["spec"] == pods(prepared)[1]
     [config_map] = prepared.sources

@@ -14,8 +14,8 @@ import yaml
 
 from testing import paths, screens, waiting
 from testing.operator.namespaces import Namespace
-from tfparallel import errors, sources, submission, variables
-from tfparallel.backends.cluster import access, backend
+from tfparallel import errors, job_variables, source_packing, submission
+from tfparallel.backends.cluster import access, cluster_backend
 from tfparallel_operator.api import load
 from tfparallel_operator.api_server import resources
 
@@ -89,7 +89,7 @@ def test_a_variable_of_a_job_whose_trainer_is_null_comes_to_its_containers() -> 
     containers = [{"name": "tensorflow"}, {"name": "sidecar"}]
     roles = {"Worker": {"template": {"spec": {"containers": containers}}}}
     job = {"spec": {"trainer": None, "tfReplicaSpecs": roles}}
-    changed = variables.add(job, {"MODE": "fast"}, ["bucket"])
+    changed = job_variables.add(job, {"MODE": "fast"}, ["bucket"])
     [container, sidecar] = changed["spec"]["tfReplicaSpecs"]["Worker"]["template"]["spec"][
         "containers"
     ]
@@ -160,15 +160,17 @@ def test_a_module_that_no_pod_could_import_is_not_sent(
 
 def context_of(namespace: Namespace) -> access.Context:
     return access.find(
-        access.Choice(kubeconfig=str(namespace.cluster.kubeconfig), namespace=namespace.name)
+        access.ConnectionOptions(
+            kubeconfig=str(namespace.cluster.kubeconfig), namespace=namespace.name
+        )
     )
 
 
 async def test_sources_belong_to_the_job(namespace: Namespace, folder: pathlib.Path) -> None:
-    (folder / "weights.bin").write_bytes(os.urandom(sources.CHUNK_BYTES))
+    (folder / "weights.bin").write_bytes(os.urandom(source_packing.CHUNK_BYTES))
     prepared = submission.read(folder / "job.yaml", (), submission.Additions(claim_size="1Gi"))
     assert len(prepared.sources) == 2
-    async with backend.ClusterBackend(context_of(namespace)) as cluster:
+    async with cluster_backend.ClusterBackend(context_of(namespace)) as cluster:
         job = await cluster.submit(prepared)
         for config_map in prepared.sources:
             path = resources.CONFIG_MAPS.path(namespace.name, config_map["metadata"]["name"])
@@ -199,7 +201,7 @@ async def test_a_submission_that_was_cut_off_goes_on(
         ],
     }
     await namespace.api.create(resources.CONFIG_MAPS, namespace.name, left)
-    async with backend.ClusterBackend(context_of(namespace)) as cluster:
+    async with cluster_backend.ClusterBackend(context_of(namespace)) as cluster:
         job = await cluster.submit(prepared)
     path = resources.CONFIG_MAPS.path(namespace.name, config_map["metadata"]["name"])
     owners = (await namespace.api.get(path))["metadata"]["ownerReferences"]

@@ -24,11 +24,11 @@ import pytest
 from testing import buckets, pages, paths, waiting
 from testing.operator import routes, scripted_server
 from tfparallel import errors, models
-from tfparallel.backends.cluster import access, backend
+from tfparallel.backends.cluster import access, cluster_backend
 from tfparallel.backends.cluster import objects as cluster_objects
 from tfparallel.cli import app
-from tfparallel.results import events, files, stores
-from tfparallel.terminal import tensorboard
+from tfparallel.results import event_files, files, stores
+from tfparallel.terminal import tensorboard_process
 from tfparallel_operator.api_server import credentials, resources
 from tfparallel_operator.api_server import errors as api_errors
 from tfparallel_trainer.contract import outputs
@@ -56,17 +56,17 @@ class GrowingPlace:
     breaks: bool = False
     path: str = TRAIN
 
-    async def list_files(self) -> Sequence[files.File]:
-        return [files.File(self.path, len(self.content)), files.File("model.keras", 9)]
+    async def list_files(self) -> Sequence[files.ResultFile]:
+        return [files.ResultFile(self.path, len(self.content)), files.ResultFile("model.keras", 9)]
 
-    async def read(self, file: files.File, offset: int) -> AsyncIterator[bytes]:
+    async def read(self, file: files.ResultFile, offset: int) -> AsyncIterator[bytes]:
         self.reads.append(offset)
         if self.breaks:
             yield self.content[offset : offset + 1]
             raise api_errors.Unavailable("broken")
         yield self.content[offset : file.size]
 
-    async def compute_digest(self, file: files.File) -> str | None:
+    async def compute_digest(self, file: files.ResultFile) -> str | None:
         raise AssertionError("a file that grows has no digest")
 
 
@@ -74,7 +74,7 @@ async def test_a_copy_reads_what_a_file_has_gained(tmp_path: pathlib.Path) -> No
     storage = GrowingPlace()
     for content in (b"first", b"first", b"first second", b"other"):
         storage.content = content
-        await events.update(storage, tmp_path)
+        await event_files.update(storage, tmp_path)
         assert (tmp_path / TRAIN).read_bytes() == content
     assert storage.reads == [0, 5, 0]
     assert [path.name for path in tmp_path.rglob("*.keras")] == []
@@ -83,9 +83,9 @@ async def test_a_copy_reads_what_a_file_has_gained(tmp_path: pathlib.Path) -> No
 async def test_a_copy_goes_on_where_the_connection_broke(tmp_path: pathlib.Path) -> None:
     storage = GrowingPlace(breaks=True)
     with pytest.raises(api_errors.Unavailable):
-        await events.update(storage, tmp_path)
+        await event_files.update(storage, tmp_path)
     storage.breaks = False
-    await events.update(storage, tmp_path)
+    await event_files.update(storage, tmp_path)
     assert (tmp_path / TRAIN).read_bytes() == b"first"
     assert storage.reads == [0, 1]
 
@@ -93,14 +93,14 @@ async def test_a_copy_goes_on_where_the_connection_broke(tmp_path: pathlib.Path)
 async def test_no_file_lands_outside_of_the_folder(tmp_path: pathlib.Path) -> None:
     storage = GrowingPlace(path=f"{outputs.TENSORBOARD}/../../../x")
     with pytest.raises(errors.Failure, match="outside"):
-        await events.update(storage, tmp_path / "to")
+        await event_files.update(storage, tmp_path / "to")
     assert not (tmp_path / "x").exists()
 
 
 async def test_copies_go_on_after_a_failure_and_end_with_the_job(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(events, "PAUSE_SECONDS", 0)
+    monkeypatch.setattr(event_files, "PAUSE_SECONDS", 0)
     begun: list[int] = []
     job = cluster_objects.parse_job(routes.job("digits"))
 
@@ -113,7 +113,7 @@ async def test_copies_go_on_after_a_failure_and_end_with_the_job(
             raise api_errors.Unavailable("broken")
 
     messages: list[str] = []
-    await events.keep_copying(copies, copies(), messages.append)
+    await event_files.keep_copying(copies, copies(), messages.append)
     assert begun == [0, 1, 2, 3]
     assert [sentence.partition(".")[0] for sentence in messages] == [
         "the pod has ended",
@@ -135,7 +135,7 @@ async def test_copies_that_are_stopped_close_their_place() -> None:
         finally:
             closed.append("place")
 
-    copying = asyncio.create_task(events.keep_copying(copies, copies(), print))
+    copying = asyncio.create_task(event_files.keep_copying(copies, copies(), print))
     await waits.wait()
     copying.cancel()
     await asyncio.gather(copying, return_exceptions=True)
@@ -148,7 +148,7 @@ async def test_copies_end_when_the_job_is_deleted() -> None:
         yield
 
     messages: list[str] = []
-    await events.keep_copying(copies, copies(), messages.append)
+    await event_files.keep_copying(copies, copies(), messages.append)
     assert messages == ["there is no job 'digits': TensorBoard shows what came until now"]
 
 
@@ -177,7 +177,7 @@ def write_run(folder: pathlib.Path, *names: str) -> pathlib.Path:
 )
 def test_the_folder_of_a_run(written: list[str], expected: str, tmp_path: pathlib.Path) -> None:
     run = write_run(tmp_path, *written)
-    assert events.find(run.parent) == events.find(run) == run / expected
+    assert event_files.find(run.parent) == event_files.find(run) == run / expected
 
 
 def test_a_run_without_event_files(tmp_path: pathlib.Path) -> None:
@@ -224,7 +224,7 @@ async def test_a_program_that_does_not_start_is_quoted(
 ) -> None:
     _write_program(tmp_path, monkeypatch, _TAKEN)
     with pytest.raises(errors.Failure, match=r"already in use\. Run the command again, with anot"):
-        async with tensorboard.started(tmp_path, 0):
+        async with tensorboard_process.started(tmp_path, 0):
             pass
 
 
@@ -235,7 +235,7 @@ async def test_a_taken_port_is_named_before_the_program_starts(
     with socket.create_server(("127.0.0.1", 0)) as listener:
         port = listener.getsockname()[1]
         with pytest.raises(errors.Failure) as refusal:
-            async with tensorboard.started(tmp_path, port):
+            async with tensorboard_process.started(tmp_path, port):
                 pass
     assert str(refusal.value) == (
         f"--port {port}: TensorBoard cannot listen on this port of the machine: Address already in"
@@ -249,7 +249,7 @@ async def test_the_program_listens_on_loopback_and_is_ended(
     tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     _write_program(tmp_path, monkeypatch, _BOARD)
-    async with tensorboard.started(tmp_path, 6007) as board:
+    async with tensorboard_process.started(tmp_path, 6007) as board:
         assert board.address == "http://127.0.0.1:6007/"
         arguments = (tmp_path / "arguments").read_text().split()
     assert board.process.returncode == -signal.SIGTERM
@@ -323,17 +323,19 @@ def written_job(bucket: buckets.Bucket, version: int, state: str) -> dict[str, A
 async def test_the_files_of_a_job_are_copied_until_it_has_ended(
     s3: buckets.Bucket, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(events, "PAUSE_SECONDS", 0)
+    monkeypatch.setattr(event_files, "PAUSE_SECONDS", 0)
     documents: dict[str, Any] = {}
     path = resources.JOBS.path("team", "digits")
     async with scripted_server.serving() as server:
         server.script = [routes.answers(documents)]
         config = str(routes.kubeconfig(tmp_path, server.url))
         context = access.Context("kind-dev", "team", credentials.find(config))
-        async with backend.ClusterBackend(context) as cluster:
+        async with cluster_backend.ClusterBackend(context) as cluster:
             documents[path] = written_job(s3, 1, "Running")
             sizes = []
-            copies = events.copies(cluster, "digits", tmp_path / "to", stores.Choice(), print)
+            copies = event_files.copies(
+                cluster, "digits", tmp_path / "to", stores.StoreOptions(), print
+            )
             async for job in copies:
                 copy = tmp_path / "to" / TRAIN
                 sizes.append((job.state, copy.stat().st_size if copy.exists() else 0))

@@ -14,8 +14,8 @@ from testing import waiting
 from testing.operator import namespaces, objects
 from testing.operator.namespaces import Namespace
 from tfparallel import places
-from tfparallel.backends.cluster import access, backend
-from tfparallel.diagnosis import findings, gather, unseen
+from tfparallel.backends.cluster import access, cluster_backend
+from tfparallel.diagnosis import findings, job_diagnosis, unseen
 from tfparallel_operator.api_server import credentials, resources
 
 
@@ -115,8 +115,8 @@ async def test_a_job_that_no_operator_has_seen(
     monkeypatch.setattr(unseen, "UNSEEN_AFTER", datetime.timedelta())
     credential = credentials.find(str(namespace.cluster.kubeconfig))
     context = access.Context(name="", namespace=namespace.name, access=credential)
-    async with backend.ClusterBackend(context) as cluster:
-        diagnosis = await gather.diagnose_job(cluster, "digits")
-    assert diagnosis.kind is findings.Kind.UNSEEN
+    async with cluster_backend.ClusterBackend(context) as cluster:
+        diagnosis = await job_diagnosis.diagnose_job(cluster, "digits")
+    assert diagnosis.kind is findings.FindingKind.UNSEEN
     assert diagnosis.sentence.endswith("it is not installed in this cluster")
     assert diagnosis.remedy.startswith("Install the operator: `helm install")

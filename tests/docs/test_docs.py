@@ -223,7 +223,7 @@ def test_the_page_on_life_lists_every_deadline_policy_and_refusal() -> None:
     assert targets == list(policies.CleanupTarget)
     page = (paths.PAGES / "explanation/life.md").read_text(encoding="utf-8")
     [section] = re.findall(r"^## Refused pods$(.*?)^The operator retries", page, re.M | re.S)
-    reasons = {*re.findall(r"`([A-Z]\w+)`", section)} - {names.Condition.CREATION_REFUSED}
+    reasons = {*re.findall(r"`([A-Z]\w+)`", section)} - {names.ConditionType.CREATION_REFUSED}
     assert reasons == {
         names.Reason.QUOTA_EXCEEDED,
         names.Reason.PRIORITY_CLASS_NOT_FOUND,

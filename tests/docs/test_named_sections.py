@@ -27,7 +27,7 @@ def test_a_section_that_messages_name_is_one_of_its_page(section: documentation.
 
 
 def test_every_reason_condition_and_exit_code_has_a_place_in_the_documentation() -> None:
-    names_by_anchor = {word.lower() for word in (*names.Condition, *names.Reason)}
+    names_by_anchor = {word.lower() for word in (*names.ConditionType, *names.Reason)}
     codes = {f"exit-{code.value}" for code in exits.Exit}
     assert names_by_anchor | codes <= {*pages.anchors(paths.PAGES / documentation.REASONS)}
 

@@ -41,7 +41,7 @@ def test_the_sentences_of_the_command_are_those_of_its_code() -> None:
 def test_the_page_lists_every_kind_and_its_links_lead_to_headings() -> None:
     rows = pages.rows("how-to/troubleshooting.md", "`kubectl describe tfpj digits` shows it too.")
     named = {kind for _, kinds in rows for kind in re.findall(r"\w+", kinds)}
-    assert named == {kind.value for kind in findings.Kind}
+    assert named == {kind.value for kind in findings.FindingKind}
     headings = re.findall(r"^## (.*)$", _PAGE.read_text(), re.M)
     links = [re.findall(r"#([\w-]+)\)", link)[0] for link, _ in rows]
     assert links == [heading.lower().replace(" ", "-") for heading in headings]

@@ -8,7 +8,7 @@ import sys
 import pytest
 import yaml
 
-from testing.e2e import jobs, modules, namespaces, volumes
+from testing.e2e import jobs, kubectl_namespaces, modules, volumes
 
 pytestmark = [pytest.mark.timeout(1800)]
 
@@ -23,7 +23,9 @@ WIDTH = 80
 class Command:
     """`tfparallel` in a folder, as in a log of continuous integration of 80 columns."""
 
-    def __init__(self, folder: pathlib.Path, namespace: namespaces.Namespace) -> None:
+    def __init__(
+        self, folder: pathlib.Path, namespace: kubectl_namespaces.KubectlNamespace
+    ) -> None:
         self._folder = folder
         self._options = ("-n", namespace.name, "--kubeconfig", str(namespace.cluster.kubeconfig))
 
@@ -41,7 +43,7 @@ class Command:
 
 
 @pytest.fixture
-def command(tmp_path: pathlib.Path, namespace: namespaces.Namespace) -> Command:
+def command(tmp_path: pathlib.Path, namespace: kubectl_namespaces.KubectlNamespace) -> Command:
     trainer = {
         "epochs": 2,
         "globalBatchSize": 8,
@@ -61,7 +63,7 @@ def command(tmp_path: pathlib.Path, namespace: namespaces.Namespace) -> Command:
 
 
 def test_a_folder_becomes_a_job_that_is_followed_to_its_end(
-    command: Command, namespace: namespaces.Namespace
+    command: Command, namespace: kubectl_namespaces.KubectlNamespace
 ) -> None:
     volumes.provide(namespace, "results")
     code, out, err = command("submit", "job.yaml", "--claim", "1Gi")
@@ -94,7 +96,7 @@ def test_a_folder_becomes_a_job_that_is_followed_to_its_end(
 
 
 def test_a_script_gets_the_files_of_its_folder(
-    command: Command, tmp_path: pathlib.Path, namespace: namespaces.Namespace
+    command: Command, tmp_path: pathlib.Path, namespace: kubectl_namespaces.KubectlNamespace
 ) -> None:
     (tmp_path / "train.py").write_text("from layers import blocks\nprint('size', blocks.SIZE)\n")
     worker = jobs.script("", replicas=2)

@@ -12,7 +12,7 @@ import yaml
 from images import engines, programs, targets
 from testing import pages, paths, sources
 from testing.cluster import handle
-from testing.e2e import modules, namespaces
+from testing.e2e import kubectl_namespaces, modules
 from testing.image_cache import build, store
 
 pytestmark = [pytest.mark.timeout(1800)]
@@ -64,7 +64,7 @@ def test_the_image_of_the_page_is_built_and_trains_the_job_of_the_page(
     cluster: handle.Cluster,
     engine: engines.Engine,
     index: str,
-    namespace: namespaces.Namespace,
+    namespace: kubectl_namespaces.KubectlNamespace,
     tmp_path: Path,
 ) -> None:
     [job] = [yaml.safe_load(block) for block in pages.blocks(PAGE, "yaml") if "image: " in block]

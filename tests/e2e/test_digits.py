@@ -12,9 +12,9 @@ from pathlib import Path
 import pytest
 
 from testing import pages, paths, waiting
-from testing.e2e import exported, namespaces, operator, terminal, volumes
-from tfparallel.backends.cluster import access, backend
-from tfparallel.results import claim, events, files, stores
+from testing.e2e import exported, kubectl_namespaces, operator, terminal, volumes
+from tfparallel.backends.cluster import access, cluster_backend
+from tfparallel.results import claim, event_files, files, stores
 from tfparallel_operator.api import names
 
 pytestmark = [pytest.mark.timeout(1800)]
@@ -39,13 +39,13 @@ class Seen:
 class Run:
     """What became of the example."""
 
-    namespace: namespaces.Namespace
+    namespace: kubectl_namespaces.KubectlNamespace
     volume: volumes.Volume
     history: list[Seen]
-    pods: dict[str, namespaces.Object]
+    pods: dict[str, kubectl_namespaces.Object]
     """As they were while it ran: what has not ended with the chief is deleted."""
 
-    job: namespaces.Object
+    job: kubectl_namespaces.Object
     table: str
     """What the README's watch has printed."""
 
@@ -55,7 +55,9 @@ class Run:
 
 
 @pytest.fixture(scope="module")
-def run(module_namespace: namespaces.Namespace, tmp_path_factory: pytest.TempPathFactory) -> Run:
+def run(
+    module_namespace: kubectl_namespaces.KubectlNamespace, tmp_path_factory: pytest.TempPathFactory
+) -> Run:
     namespace = module_namespace
     folder = tmp_path_factory.mktemp("readme")
     volume = volumes.provide(namespace, "digits")
@@ -81,11 +83,11 @@ def run(module_namespace: namespaces.Namespace, tmp_path_factory: pytest.TempPat
             )
         log = shell.run(logs, left())
     seconds = time.monotonic() - begin
-    history = [_seen(version) for version in namespaces.versions(folder / "seen")]
+    history = [_seen(version) for version in kubectl_namespaces.versions(folder / "seen")]
     return Run(namespace, volume, history, pods, job, table, log, seconds)
 
 
-def _seen(version: namespaces.Object) -> Seen:
+def _seen(version: kubectl_namespaces.Object) -> Seen:
     status = version.get("status", {})
     progress = status.get("progress", {})
     return Seen(
@@ -185,9 +187,9 @@ def test_saved_model_loads_with_plain_keras(
 async def test_event_files_are_copied_from_the_claim(run: Run, tmp_path: Path) -> None:
     namespace = run.namespace
     kubeconfig = str(namespace.cluster.kubeconfig)
-    choice = access.Choice(kubeconfig=kubeconfig, namespace=namespace.name)
-    async with backend.ClusterBackend(access.find(choice)) as cluster:
-        copies = events.copies(cluster, "digits", tmp_path, stores.Choice(), print)
+    choice = access.ConnectionOptions(kubeconfig=kubeconfig, namespace=namespace.name)
+    async with cluster_backend.ClusterBackend(access.find(choice)) as cluster:
+        copies = event_files.copies(cluster, "digits", tmp_path, stores.StoreOptions(), print)
         assert [job.state async for job in copies] == ["Succeeded"]
     assert {path.parent.name for path in tmp_path.rglob(files.EVENTS)} >= {"train"}
     assert not _has_begun(await asyncio.to_thread(_readers, namespace))
@@ -214,19 +216,21 @@ def test_ctrl_c_leaves_neither_a_file_nor_a_pod(run: Run, tmp_path: Path) -> Non
     assert not _has_begun(_readers(namespace))
 
 
-def _has_begun(pods: list[namespaces.Object]) -> bool:
+def _has_begun(pods: list[kubectl_namespaces.Object]) -> bool:
     """Whether a pod is not being deleted: those of earlier commands may be."""
     return any("deletionTimestamp" not in pod["metadata"] for pod in pods)
 
 
-def _readers(namespace: namespaces.Namespace) -> list[namespaces.Object]:
+def _readers(namespace: kubectl_namespaces.KubectlNamespace) -> list[kubectl_namespaces.Object]:
     """The pods that read claims."""
     listing = namespace.kubectl("get", "pods", f"-l{claim.LABEL_READER}", "--output=json")
-    items: list[namespaces.Object] = json.loads(listing)["items"]
+    items: list[kubectl_namespaces.Object] = json.loads(listing)["items"]
     return items
 
 
-def _get_model(namespace: namespaces.Namespace, shell: terminal.Shell, folder: Path) -> Path:
+def _get_model(
+    namespace: kubectl_namespaces.KubectlNamespace, shell: terminal.Shell, folder: Path
+) -> Path:
     """Bring the model from the claim to this machine, as a user does."""
     shell.run(f"tfparallel get model digits --all --to {folder}")
     assert not _has_begun(_readers(namespace))

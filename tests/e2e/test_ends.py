@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from testing.e2e import jobs, namespaces
+from testing.e2e import jobs, kubectl_namespaces
 
 pytestmark = [pytest.mark.long, pytest.mark.timeout(1800)]
 
@@ -26,7 +26,9 @@ sys.exit(0 if os.environ["TFPARALLEL_ATTEMPT"] == "3" else 42)
 """
 
 
-def _job(name: str, source: str, *, backoff_limit: int = 0, **pod: Any) -> namespaces.Object:
+def _job(
+    name: str, source: str, *, backoff_limit: int = 0, **pod: Any
+) -> kubectl_namespaces.Object:
     role = jobs.script(source)
     spec = role["template"]["spec"]
     spec.update(pod)
@@ -37,7 +39,7 @@ def _job(name: str, source: str, *, backoff_limit: int = 0, **pod: Any) -> names
     return jobs.job(name, tfReplicaSpecs={"Worker": role}, runPolicy=policy)
 
 
-def _message(job: namespaces.Object) -> str:
+def _message(job: kubectl_namespaces.Object) -> str:
     [failed] = [
         condition for condition in job["status"]["conditions"] if condition["type"] == "Failed"
     ]
@@ -45,7 +47,7 @@ def _message(job: namespaces.Object) -> str:
 
 
 def test_a_pod_that_fills_its_volume_fails_the_job_with_the_kubelets_words(
-    namespace: namespaces.Namespace,
+    namespace: kubectl_namespaces.KubectlNamespace,
 ) -> None:
     scratch = {"name": "scratch", "emptyDir": {"sizeLimit": "1Mi"}}
     namespace.apply(_job("fills", FILLS, backoff_limit=1, volumes=[scratch]))
@@ -56,7 +58,9 @@ def test_a_pod_that_fills_its_volume_fails_the_job_with_the_kubelets_words(
     assert "Raise sizeLimit" in message
 
 
-def test_a_pod_that_passes_its_own_deadline_has_failed(namespace: namespaces.Namespace) -> None:
+def test_a_pod_that_passes_its_own_deadline_has_failed(
+    namespace: kubectl_namespaces.KubectlNamespace,
+) -> None:
     namespace.apply(_job("late", OBEYS, activeDeadlineSeconds=3))
     job = namespace.wait_ended("late")
     assert job["status"]["state"] == "Failed"
@@ -64,14 +68,14 @@ def test_a_pod_that_passes_its_own_deadline_has_failed(namespace: namespaces.Nam
 
 
 def test_a_program_that_obeys_a_deletion_or_an_eviction_runs_again(
-    namespace: namespaces.Namespace,
+    namespace: kubectl_namespaces.KubectlNamespace,
 ) -> None:
     namespace.apply(_job("obeys", OBEYS, terminationGracePeriodSeconds=30))
 
     def delete(pod: str) -> None:
         namespace.kubectl("delete", "pod", pod, "--wait=false")
 
-    def runs(attempt: int) -> Callable[[namespaces.Object], bool]:
+    def runs(attempt: int) -> Callable[[kubectl_namespaces.Object], bool]:
         return lambda s: (s.get("state"), s.get("attempt")) == ("Running", attempt)
 
     for attempt, end in enumerate((delete, namespace.evict), start=1):
@@ -82,7 +86,9 @@ def test_a_program_that_obeys_a_deletion_or_an_eviction_runs_again(
     assert status["restarts"] == {"failure": 0, "disruption": 2}
 
 
-def test_a_program_that_asks_to_run_again_succeeds(namespace: namespaces.Namespace) -> None:
+def test_a_program_that_asks_to_run_again_succeeds(
+    namespace: kubectl_namespaces.KubectlNamespace,
+) -> None:
     namespace.apply(_job("asks", ASKS))
     status = namespace.wait_ended("asks")["status"]
     assert (status["state"], status["attempt"]) == ("Succeeded", 3)

@@ -10,7 +10,7 @@ import yaml
 
 from testing import paths, waiting
 from testing.cluster import handle
-from testing.e2e import namespaces, volumes
+from testing.e2e import kubectl_namespaces, volumes
 
 pytestmark = [pytest.mark.timeout(1800), pytest.mark.long]
 
@@ -27,7 +27,9 @@ SECONDS = 900.0
 
 
 @pytest.fixture
-def jobs_namespace(example: str, make_namespace: namespaces.Make) -> namespaces.Namespace:
+def jobs_namespace(
+    example: str, make_namespace: kubectl_namespaces.Make
+) -> kubectl_namespaces.KubectlNamespace:
     """A namespace that enforces the level restricted, with a volume for each claim."""
     namespace = make_namespace(example)
     for file in (paths.EXAMPLES / example).rglob("claim.yaml"):
@@ -46,7 +48,7 @@ def classes(example: str, cluster: handle.Cluster) -> Iterator[None]:
     cluster.run_kubectl("label", "nodes", "--all", f"{GPU_LABEL}-")
 
 
-def why(namespace: namespaces.Namespace, job: str) -> str:
+def why(namespace: kubectl_namespaces.KubectlNamespace, job: str) -> str:
     """Return what `tfparallel why` prints, on one line."""
     where = ("-n", namespace.name, "--kubeconfig", str(namespace.cluster.kubeconfig))
     command = (sys.executable, "-m", "tfparallel", "why", job, *where)
@@ -54,14 +56,16 @@ def why(namespace: namespaces.Namespace, job: str) -> str:
     return " ".join(done.stdout.split())
 
 
-def apply(namespace: namespaces.Namespace, example: str) -> str:
+def apply(namespace: kubectl_namespaces.KubectlNamespace, example: str) -> str:
     """Apply an example as its page does; return the name of its job."""
     namespace.kubectl("apply", f"--kustomize={paths.EXAMPLES / example}")
     [job] = json.loads(namespace.kubectl("get", "tfpj", "--output=json"))["items"]
     return str(job["metadata"]["name"])
 
 
-def assert_succeeds(namespace: namespaces.Namespace, job: str, failures: int = 0) -> None:
+def assert_succeeds(
+    namespace: kubectl_namespaces.KubectlNamespace, job: str, failures: int = 0
+) -> None:
     """Wait for the end of a job."""
     status = namespace.wait_ended(job, SECONDS)["status"]
     assert status["state"] == "Succeeded", namespace.describe(job)
@@ -71,7 +75,9 @@ def assert_succeeds(namespace: namespaces.Namespace, job: str, failures: int = 0
 
 @pytest.mark.usefixtures("classes")
 @pytest.mark.parametrize("example", NAMES)
-def test_an_example_trains_in_pods(example: str, jobs_namespace: namespaces.Namespace) -> None:
+def test_an_example_trains_in_pods(
+    example: str, jobs_namespace: kubectl_namespaces.KubectlNamespace
+) -> None:
     folder = paths.EXAMPLES / example
     data = folder / "data"
     if data.exists():
@@ -93,13 +99,13 @@ def test_an_example_trains_in_pods(example: str, jobs_namespace: namespaces.Name
 
 @pytest.mark.parametrize("example", UNINSTALLED)
 def test_an_example_says_which_controller_it_lacks(
-    example: str, make_namespace: namespaces.Make
+    example: str, make_namespace: kubectl_namespaces.Make
 ) -> None:
     namespace = make_namespace(example)
     reason, remedy = UNINSTALLED[example]
     job = apply(namespace, example)
 
-    def is_refused(status: namespaces.Object) -> bool:
+    def is_refused(status: kubectl_namespaces.Object) -> bool:
         return any(
             (condition["type"], condition["status"], condition["reason"])
             == ("CreationRefused", "True", reason)
@@ -110,12 +116,14 @@ def test_an_example_says_which_controller_it_lacks(
     assert remedy in why(namespace, job)
 
 
-def test_an_example_says_that_no_node_has_its_class(make_namespace: namespaces.Make) -> None:
+def test_an_example_says_that_no_node_has_its_class(
+    make_namespace: kubectl_namespaces.Make,
+) -> None:
     namespace = make_namespace("no-class")
     volumes.provide(namespace, "gpu-class")
     job = apply(namespace, "gpu-class")
 
-    def waits(status: namespaces.Object) -> bool:
+    def waits(status: kubectl_namespaces.Object) -> bool:
         return "selector" in status.get("replicas", {}).get("Worker", {}).get("reason", "")
 
     namespace.wait(job, waits)
@@ -124,11 +132,13 @@ def test_an_example_says_that_no_node_has_its_class(make_namespace: namespaces.M
     )
 
 
-def test_an_example_says_that_nothing_provides_its_volume(make_namespace: namespaces.Make) -> None:
+def test_an_example_says_that_nothing_provides_its_volume(
+    make_namespace: kubectl_namespaces.Make,
+) -> None:
     namespace = make_namespace("no-volume")
     job = apply(namespace, "mixed-precision")
 
-    def waits(status: namespaces.Object) -> bool:
+    def waits(status: kubectl_namespaces.Object) -> bool:
         return bool(status.get("replicas", {}).get("Worker", {}).get("reason"))
 
     namespace.wait(job, waits)

@@ -7,14 +7,16 @@ import pytest
 
 from testing import waiting
 from testing.cluster import console
-from testing.e2e import jobs, modules, namespaces, operator
+from testing.e2e import jobs, kubectl_namespaces, modules, operator
 from tfparallel_operator.api import names, paths
 from tfparallel_trainer.contract import exits
 
 pytestmark = [pytest.mark.timeout(1800)]
 
 
-def test_module_that_does_not_import_fails_the_job(namespace: namespaces.Namespace) -> None:
+def test_module_that_does_not_import_fails_the_job(
+    namespace: kubectl_namespaces.KubectlNamespace,
+) -> None:
     namespace.apply(jobs.trained("broken", epochs=1))
     # A pod that lacks a ConfigMap says so in no condition: only Events have the kubelet's words.
     missing = 'FailedMount: MountVolume.SetUp failed for volume "tfparallel-source"'
@@ -43,7 +45,7 @@ def test_module_that_does_not_import_fails_the_job(namespace: namespaces.Namespa
     namespace.wait("broken", lambda _: failed["reason"] in _warnings(namespace))
 
 
-def _why(namespace: namespaces.Namespace, job: str) -> str:
+def _why(namespace: kubectl_namespaces.KubectlNamespace, job: str) -> str:
     """What `tfparallel why` prints, on one line."""
     where = (f"--namespace={namespace.name}", f"--kubeconfig={namespace.cluster.kubeconfig}")
     command = (sys.executable, "-m", "tfparallel", "why", job, *where)
@@ -51,14 +53,14 @@ def _why(namespace: namespaces.Namespace, job: str) -> str:
     return " ".join(done.stdout.split())
 
 
-def _warnings(namespace: namespaces.Namespace) -> list[str]:
+def _warnings(namespace: kubectl_namespaces.KubectlNamespace) -> list[str]:
     """The reasons of all Events that warn."""
     reasons = "--output=jsonpath={.items[*].reason}"
     return namespace.kubectl("get", "events", "--field-selector=type=Warning", reasons).split()
 
 
 def test_image_that_cannot_be_pulled_is_named_with_the_registrys_words(
-    namespace: namespaces.Namespace,
+    namespace: kubectl_namespaces.KubectlNamespace,
 ) -> None:
     role = jobs.script("")
     [container] = role["template"]["spec"]["containers"]
@@ -76,7 +78,9 @@ _LARGE_MODEL = modules.dense(width=1000, units=1000)
 """Its weights take 4 MB."""
 
 
-def test_full_volume_fails_the_job_with_the_disks_words(namespace: namespaces.Namespace) -> None:
+def test_full_volume_fails_the_job_with_the_disks_words(
+    namespace: kubectl_namespaces.KubectlNamespace,
+) -> None:
     body = jobs.trained("full", epochs=1, globalBatchSize=8)
     # A volume of 2 MiB in the place of the claim: the kernel says that it is full, as of any disk.
     volume = {"name": "tfparallel-output", "emptyDir": {"medium": "Memory", "sizeLimit": "2Mi"}}
@@ -99,7 +103,7 @@ def test_full_volume_fails_the_job_with_the_disks_words(namespace: namespaces.Na
 
 
 def test_replica_that_runs_out_of_memory_is_shown_with_its_limit(
-    namespace: namespaces.Namespace,
+    namespace: kubectl_namespaces.KubectlNamespace,
 ) -> None:
     role = jobs.script("b'x' * (1 << 29)")
     [container] = role["template"]["spec"]["containers"]
@@ -115,7 +119,9 @@ def test_replica_that_runs_out_of_memory_is_shown_with_its_limit(
     assert "What to do: Raise resources.limits.memory of the role" in shown
 
 
-def test_script_that_fails_uses_up_its_retries(namespace: namespaces.Namespace) -> None:
+def test_script_that_fails_uses_up_its_retries(
+    namespace: kubectl_namespaces.KubectlNamespace,
+) -> None:
     namespace.apply(
         jobs.job(
             "fragile",
@@ -130,7 +136,9 @@ def test_script_that_fails_uses_up_its_retries(namespace: namespaces.Namespace) 
     assert (last["replica"], last["code"]) == ("fragile-worker-0", 3)
 
 
-def test_manifest_that_cannot_work_is_refused_by_apply(namespace: namespaces.Namespace) -> None:
+def test_manifest_that_cannot_work_is_refused_by_apply(
+    namespace: kubectl_namespaces.KubectlNamespace,
+) -> None:
     wrong = jobs.trained("two-chiefs", epochs=1)
     wrong["spec"]["tfReplicaSpecs"]["Chief"]["replicas"] = 2
     with pytest.raises(console.ClusterError, match=r"a job has one chief: set Chief\.replicas"):
@@ -141,7 +149,9 @@ def test_manifest_that_cannot_work_is_refused_by_apply(namespace: namespaces.Nam
     assert namespace.kubectl("get", "tfpj", "--output=name") == ""
 
 
-def test_running_job_that_is_deleted_leaves_nothing(namespace: namespaces.Namespace) -> None:
+def test_running_job_that_is_deleted_leaves_nothing(
+    namespace: kubectl_namespaces.KubectlNamespace,
+) -> None:
     idle = jobs.script("import time; time.sleep(3600)", replicas=2)
     namespace.apply(jobs.job("idle", tfReplicaSpecs={"Worker": idle}))
     namespace.wait("idle", lambda status: status.get("state") == "Running")
@@ -151,7 +161,9 @@ def test_running_job_that_is_deleted_leaves_nothing(namespace: namespaces.Namesp
     assert left == ""
 
 
-def test_job_is_deleted_completely_without_an_operator(namespace: namespaces.Namespace) -> None:
+def test_job_is_deleted_completely_without_an_operator(
+    namespace: kubectl_namespaces.KubectlNamespace,
+) -> None:
     idle = jobs.script("import time; time.sleep(3600)")
     namespace.apply(jobs.job("orphan", tfReplicaSpecs={"Worker": idle}))
     namespace.wait("orphan", lambda status: status.get("state") == "Running")

@@ -7,7 +7,7 @@ import pytest
 
 from testing import paths, waiting
 from testing.cluster import console, handle
-from testing.e2e import jobs, namespaces, operator
+from testing.e2e import jobs, kubectl_namespaces, operator
 from testing.operator import earlier
 from tfparallel_operator.api import names
 
@@ -71,7 +71,9 @@ def test_helm_test_says_what_its_job_waits_for(cluster: handle.Cluster) -> None:
 
 
 def test_a_job_trains_on_while_an_earlier_chart_is_upgraded_and_uninstalled(
-    uninstalled: handle.Cluster, namespace: namespaces.Namespace, tmp_path: pathlib.Path
+    uninstalled: handle.Cluster,
+    namespace: kubectl_namespaces.KubectlNamespace,
+    tmp_path: pathlib.Path,
 ) -> None:
     operator.install(uninstalled, chart=earlier.unpack_chart(tmp_path))
     sleeps = "import pathlib, time\nwhile not pathlib.Path('/tmp/end').exists(): time.sleep(1)"
@@ -98,7 +100,7 @@ def test_a_job_trains_on_while_an_earlier_chart_is_upgraded_and_uninstalled(
 
 
 def test_operator_of_some_namespaces_leaves_the_others_alone(
-    cluster: handle.Cluster, make_namespace: namespaces.Make
+    cluster: handle.Cluster, make_namespace: kubectl_namespaces.Make
 ) -> None:
     ours, others = make_namespace("ours"), make_namespace("others")
     hello = jobs.job("hello", tfReplicaSpecs={"Worker": jobs.script("print('hello')")})
@@ -115,7 +117,7 @@ def test_operator_of_some_namespaces_leaves_the_others_alone(
 
 
 def test_kustomization_installs_an_operator_that_runs_jobs(
-    uninstalled: handle.Cluster, namespace: namespaces.Namespace
+    uninstalled: handle.Cluster, namespace: kubectl_namespaces.KubectlNamespace
 ) -> None:
     uninstalled.run_kubectl("apply", "--server-side", "--force-conflicts", f"-k{DEFAULT_OVERLAY}")
     try:

@@ -9,7 +9,7 @@ import pytest
 
 import tfparallel
 from testing import pictures, waiting
-from testing.e2e import jobs, namespaces, operator, volumes
+from testing.e2e import jobs, kubectl_namespaces, operator, volumes
 from tfparallel_trainer.contract import exits
 
 pytestmark = [pytest.mark.timeout(1800)]
@@ -37,7 +37,9 @@ PRINT_RESOLVE_AND_STAY = f"{PRINT_AND_RESOLVE}time.sleep(3600)"
 SERVE = "import os, time; print(os.environ['TF_CONFIG'], flush=True); time.sleep(3600)"
 
 
-def _config(namespace: namespaces.Namespace, pod: str) -> dict[str, dict[str, object]]:
+def _config(
+    namespace: kubectl_namespaces.KubectlNamespace, pod: str
+) -> dict[str, dict[str, object]]:
     """What a replica printed, which may come after the end of the job."""
 
     def log() -> str:
@@ -49,7 +51,9 @@ def _config(namespace: namespaces.Namespace, pod: str) -> dict[str, dict[str, ob
 
 
 @pytest.fixture(scope="module")
-def jobs_namespace(module_namespace: namespaces.Namespace) -> namespaces.Namespace:
+def jobs_namespace(
+    module_namespace: kubectl_namespaces.KubectlNamespace,
+) -> kubectl_namespaces.KubectlNamespace:
     """Where small jobs run at the same time: roles, servers, many, devices and huge."""
     many = {
         "Chief": jobs.script(PRINT),
@@ -76,7 +80,7 @@ def jobs_namespace(module_namespace: namespaces.Namespace) -> namespaces.Namespa
     return module_namespace
 
 
-def test_every_role_knows_its_task(jobs_namespace: namespaces.Namespace) -> None:
+def test_every_role_knows_its_task(jobs_namespace: kubectl_namespaces.KubectlNamespace) -> None:
     job = jobs_namespace.wait_ended("roles")
     assert job["status"]["state"] == "Succeeded", jobs_namespace.describe("roles")
     assert job["status"]["strategy"] == "ParameterServer"
@@ -91,7 +95,7 @@ def test_every_role_knows_its_task(jobs_namespace: namespaces.Namespace) -> None
 
 
 def test_many_replicas_share_a_cluster_that_the_kubelet_fills_in(
-    jobs_namespace: namespaces.Namespace,
+    jobs_namespace: kubectl_namespaces.KubectlNamespace,
 ) -> None:
     job = jobs_namespace.wait_ended("many")
     assert job["status"]["state"] == "Succeeded", jobs_namespace.describe("many")
@@ -106,7 +110,7 @@ def test_many_replicas_share_a_cluster_that_the_kubelet_fills_in(
 
 
 def test_servers_are_stopped_when_the_chief_has_succeeded(
-    jobs_namespace: namespaces.Namespace,
+    jobs_namespace: kubectl_namespaces.KubectlNamespace,
 ) -> None:
     job = jobs_namespace.wait_ended("servers")
     assert job["status"]["state"] == "Succeeded", jobs_namespace.describe("servers")
@@ -114,12 +118,14 @@ def test_servers_are_stopped_when_the_chief_has_succeeded(
     assert _of_role(jobs_namespace, "servers", "chief") == ["servers-chief-0"]
 
 
-def _of_role(namespace: namespaces.Namespace, job: str, role: str) -> list[str]:
+def _of_role(namespace: kubectl_namespaces.KubectlNamespace, job: str, role: str) -> list[str]:
     pods = namespace.pods(job).items()
     return [n for n, p in pods if p["metadata"]["labels"]["tfparallel.dev/replica-role"] == role]
 
 
-def test_devices_are_asked_for_and_counted(jobs_namespace: namespaces.Namespace) -> None:
+def test_devices_are_asked_for_and_counted(
+    jobs_namespace: kubectl_namespaces.KubectlNamespace,
+) -> None:
     job = jobs_namespace.wait_ended("devices")
     assert job["status"]["state"] == "Succeeded", jobs_namespace.describe("devices")
     [pod] = jobs_namespace.pods("devices").values()
@@ -127,18 +133,20 @@ def test_devices_are_asked_for_and_counted(jobs_namespace: namespaces.Namespace)
     assert container["resources"]["limits"] == {"nvidia.com/gpu": "3"}
 
 
-def test_replica_that_fits_no_node_waits_and_says_why(jobs_namespace: namespaces.Namespace) -> None:
+def test_replica_that_fits_no_node_waits_and_says_why(
+    jobs_namespace: kubectl_namespaces.KubectlNamespace,
+) -> None:
     job = jobs_namespace.wait("huge", _is_told_why_it_waits)
     assert job["status"]["state"] == "Pending"
     assert "nvidia.com/gpu" in job["status"]["replicas"]["Worker"]["reason"]
 
 
-def _is_told_why_it_waits(status: namespaces.Object) -> bool:
+def _is_told_why_it_waits(status: kubectl_namespaces.Object) -> bool:
     return bool(status.get("replicas", {}).get("Worker", {}).get("reason"))
 
 
 @pytest.fixture(scope="module")
-def free(make_namespace: namespaces.Make) -> namespaces.Namespace:
+def free(make_namespace: kubectl_namespaces.Make) -> kubectl_namespaces.KubectlNamespace:
     """A namespace for templates that ask for no security at all, as most that exist."""
     namespace = make_namespace("scripts")
     namespace.cluster.run_kubectl(
@@ -148,25 +156,25 @@ def free(make_namespace: namespaces.Make) -> namespaces.Namespace:
 
 
 @pytest.fixture(scope="module")
-def fit(free: namespaces.Namespace) -> volumes.Volume:
+def fit(free: kubectl_namespaces.KubectlNamespace) -> volumes.Volume:
     """The example that calls fit; gives its volume."""
     volume = volumes.make(free, "fit")
     _start(free, "fit", operator.example("fit", "train.py"))
     return volume
 
 
-def _start(namespace: namespaces.Namespace, name: str, script: Path) -> None:
+def _start(namespace: kubectl_namespaces.KubectlNamespace, name: str, script: Path) -> None:
     """Apply an example with this script."""
     namespace.kubectl("create", "configmap", name, f"--from-file=train.py={script}")
     namespace.kubectl("apply", f"--filename={operator.example(name)}")
 
 
-def _accuracy(namespace: namespaces.Namespace, pod: str) -> float:
+def _accuracy(namespace: kubectl_namespaces.KubectlNamespace, pod: str) -> float:
     return float(namespace.kubectl("logs", pod).rpartition("accuracy ")[2].split()[0])
 
 
 @pytest.mark.long
-def test_the_example_of_a_custom_script_trains(free: namespaces.Namespace) -> None:
+def test_the_example_of_a_custom_script_trains(free: kubectl_namespaces.KubectlNamespace) -> None:
     _start(free, "tf-config", operator.example("tf-config", "train.py"))
     status = free.wait_ended("tf-config")["status"]
     assert status["state"] == "Succeeded", free.describe("tf-config")
@@ -175,7 +183,7 @@ def test_the_example_of_a_custom_script_trains(free: namespaces.Namespace) -> No
 
 
 def test_example_of_a_script_that_calls_fit_trains(
-    free: namespaces.Namespace, fit: volumes.Volume, tmp_path: Path
+    free: kubectl_namespaces.KubectlNamespace, fit: volumes.Volume, tmp_path: Path
 ) -> None:
     status = free.wait_ended("fit")["status"]
     assert status["state"] == "Succeeded", free.describe("fit")
@@ -215,12 +223,14 @@ def fit_line(slope, results):  # type: ignore[no-untyped-def]
 
 
 @pytest.mark.long
-def test_a_function_trains_in_pods(free: namespaces.Namespace, tmp_path: Path) -> None:
+def test_a_function_trains_in_pods(
+    free: kubectl_namespaces.KubectlNamespace, tmp_path: Path
+) -> None:
     cluster = tfparallel.Cluster(kubeconfig=str(free.cluster.kubeconfig), namespace=free.name)
     volumes.provide(free, "fit-line-results")
     with tfparallel.TrainerClient(cluster) as client:
         job = client.train(func=fit_line, func_args={"slope": 2.0}, workers=2)
-        ended = client.wait_for_job_status(job.name, timeout=namespaces.JOB_SECONDS)
+        ended = client.wait_for_job_status(job.name, timeout=kubectl_namespaces.JOB_SECONDS)
         assert ended.progress is not None
         assert ended.progress.metrics["loss"] > 0
         model = client.get_model(job.name, to=tmp_path)
@@ -228,7 +238,9 @@ def test_a_function_trains_in_pods(free: namespaces.Namespace, tmp_path: Path) -
 
 
 @pytest.mark.long
-def test_the_example_of_a_custom_coordinator_trains(free: namespaces.Namespace) -> None:
+def test_the_example_of_a_custom_coordinator_trains(
+    free: kubectl_namespaces.KubectlNamespace,
+) -> None:
     name = "old-coordinator"
     _start(free, name, operator.example(name, "train.py"))
     status = free.wait_ended(name)["status"]
@@ -239,14 +251,14 @@ def test_the_example_of_a_custom_coordinator_trains(free: namespaces.Namespace) 
     free.wait(name, lambda _: _not_asked_to_end(free, name) == [f"{name}-chief-0"])
 
 
-def _not_asked_to_end(namespace: namespaces.Namespace, job: str) -> list[str]:
+def _not_asked_to_end(namespace: kubectl_namespaces.KubectlNamespace, job: str) -> list[str]:
     pods = namespace.pods(job).items()
     return [name for name, pod in pods if "deletionTimestamp" not in pod["metadata"]]
 
 
 @pytest.mark.long
 def test_a_script_for_keras_fit_fails_with_what_to_change(
-    free: namespaces.Namespace, tmp_path: Path
+    free: kubectl_namespaces.KubectlNamespace, tmp_path: Path
 ) -> None:
     example = operator.example("old-fit", "train.py").read_text(encoding="utf-8")
     old = example.replace("tfparallel_trainer.fit(model, ", "model.fit(")

@@ -14,7 +14,7 @@ import yaml
 
 from testing import waiting
 from testing.cluster import handle
-from testing.e2e import jobs, namespaces, operator, volumes
+from testing.e2e import jobs, kubectl_namespaces, operator, volumes
 from tfparallel_operator.api import names
 
 pytestmark = [pytest.mark.long, pytest.mark.timeout(1800)]
@@ -53,9 +53,9 @@ def cluster(full_cluster_with_policies: handle.Cluster) -> Iterator[handle.Clust
 
 
 @pytest.fixture(scope="module")
-def make_namespace(cluster: handle.Cluster) -> Iterator[namespaces.Make]:
+def make_namespace(cluster: handle.Cluster) -> Iterator[kubectl_namespaces.Make]:
     """Makes namespaces in it: without this one, that of other files would be used."""
-    with namespaces.maker(cluster) as make:
+    with kubectl_namespaces.maker(cluster) as make:
         yield make
 
 
@@ -63,8 +63,8 @@ def make_namespace(cluster: handle.Cluster) -> Iterator[namespaces.Make]:
 class Network:
     """Two isolated jobs, an open one, and a pod that is no job's, all listening on one port."""
 
-    here: namespaces.Namespace
-    elsewhere: namespaces.Namespace
+    here: kubectl_namespaces.KubectlNamespace
+    elsewhere: kubectl_namespaces.KubectlNamespace
     """Where another stranger is, with the labels of a job's pod."""
 
     addresses: dict[str, str]
@@ -76,7 +76,9 @@ class Network:
         return connections(namespace, pod, addresses)
 
 
-def connections(namespace: namespaces.Namespace, pod: str, addresses: str) -> dict[str, bool]:
+def connections(
+    namespace: kubectl_namespaces.KubectlNamespace, pod: str, addresses: str
+) -> dict[str, bool]:
     """Which addresses (JSON, by name), with their ports or ours, take a connection from a pod."""
     output = namespace.kubectl("exec", pod, "--", "python", "-c", CONNECT, addresses)
     reachable: dict[str, bool] = json.loads(output)
@@ -86,18 +88,20 @@ def connections(namespace: namespaces.Namespace, pod: str, addresses: str) -> di
 def wait_until_settled(look: Callable[[], dict[str, bool]], expected: dict[str, bool]) -> None:
     """Wait until connections are made and refused as expected, and see that it stays so."""
     what = f"connections as {expected}"
-    waiting.until(look, what, ENFORCED_SECONDS, when=expected.__eq__, poll=namespaces.POLL_SECONDS)
+    waiting.until(
+        look, what, ENFORCED_SECONDS, when=expected.__eq__, poll=kubectl_namespaces.POLL_SECONDS
+    )
     for _ in range(3):
         assert look() == expected
 
 
-def listening(name: str, **spec: object) -> namespaces.Object:
+def listening(name: str, **spec: object) -> kubectl_namespaces.Object:
     """A job whose replicas take connections, as TensorFlow's servers do."""
     roles = {"Chief": jobs.script(LISTEN), "Worker": jobs.script(LISTEN)}
     return jobs.job(name, tfReplicaSpecs=roles, **spec)
 
 
-def stranger(**labels: str) -> namespaces.Object:
+def stranger(**labels: str) -> kubectl_namespaces.Object:
     """A pod that belongs to no job and takes connections."""
     spec = jobs.script(LISTEN)["template"]["spec"]
     return {
@@ -109,7 +113,7 @@ def stranger(**labels: str) -> namespaces.Object:
 
 
 @pytest.fixture(scope="module")
-def pods_network(make_namespace: namespaces.Make) -> Network:
+def pods_network(make_namespace: kubectl_namespaces.Make) -> Network:
     here, elsewhere = make_namespace("policies"), make_namespace("elsewhere")
     listens = listening("first"), listening("second"), listening("open", network="Open")
     here.apply(*listens, stranger())
@@ -208,7 +212,7 @@ def test_pods_of_jobs_alone_report_to_the_operator(
 
 
 @pytest.fixture
-def digits(namespace: namespaces.Namespace) -> namespaces.Namespace:
+def digits(namespace: kubectl_namespaces.KubectlNamespace) -> kubectl_namespaces.KubectlNamespace:
     """The main example, long enough to be looked at."""
     volumes.make(namespace, "digits")
     module = f"--from-file={operator.example('digits', 'model.py')}"
@@ -219,7 +223,9 @@ def digits(namespace: namespaces.Namespace) -> namespaces.Namespace:
     return namespace
 
 
-def test_a_job_trains_while_nobody_else_reaches_it(digits: namespaces.Namespace) -> None:
+def test_a_job_trains_while_nobody_else_reaches_it(
+    digits: kubectl_namespaces.KubectlNamespace,
+) -> None:
     digits.wait("digits", lambda status: "step" in (status.get("progress") or {}))
     address = digits.pods("digits")["digits-chief-0"]["status"]["podIP"]
     addresses = json.dumps({"chief": address})

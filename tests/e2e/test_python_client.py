@@ -3,7 +3,7 @@
 import pytest
 
 import tfparallel
-from testing.e2e import jobs, namespaces
+from testing.e2e import jobs, kubectl_namespaces
 
 pytestmark = [pytest.mark.timeout(1800)]
 
@@ -12,7 +12,7 @@ STAY = "import time; print('up', flush=True); time.sleep(3600)"
 
 
 def test_submit_wait_logs_of_a_replica_events_and_delete(
-    namespace: namespaces.Namespace,
+    namespace: kubectl_namespaces.KubectlNamespace,
 ) -> None:
     roles = {"Chief": jobs.script(COUNT), "Worker": jobs.script(STAY, replicas=2)}
     backend = tfparallel.Cluster(
@@ -24,11 +24,11 @@ def test_submit_wait_logs_of_a_replica_events_and_delete(
         client.wait_for_job_status(
             "counted",
             {"Running", "Succeeded"},
-            timeout=namespaces.JOB_SECONDS,
+            timeout=kubectl_namespaces.JOB_SECONDS,
             callbacks=[lambda job: states.append(job.state)],
         )
         followed = list(client.get_job_logs("counted", follow=True))
-        ended = client.wait_for_job_status("counted", timeout=namespaces.JOB_SECONDS)
+        ended = client.wait_for_job_status("counted", timeout=kubectl_namespaces.JOB_SECONDS)
 
         assert states[0] == "Pending"
         assert followed == [f"line {number}" for number in range(5)]

@@ -7,7 +7,7 @@ import pytest
 from images import targets
 from testing import pages, paths
 from testing.cluster import handle, registry, settings
-from testing.e2e import jobs, namespaces, operator, terminal
+from testing.e2e import jobs, kubectl_namespaces, operator, terminal
 from testing.image_cache import build, store
 
 pytestmark = [pytest.mark.timeout(1800)]
@@ -21,7 +21,7 @@ ACCOUNT = f"--username={registry.USER} --password={registry.PASSWORD}"
 
 @pytest.fixture(scope="module")
 def shell(
-    module_namespace: namespaces.Namespace, tmp_path_factory: pytest.TempPathFactory
+    module_namespace: kubectl_namespaces.KubectlNamespace, tmp_path_factory: pytest.TempPathFactory
 ) -> terminal.Shell:
     """A terminal where buildah has the base image of the tests, and no other engine is chosen."""
     folder = tmp_path_factory.mktemp("push")
@@ -61,7 +61,7 @@ def registry_address(
         yield where
 
 
-def _line(command: pages.Command, registry_address: str) -> str:
+def _line(command: pages.PageCommand, registry_address: str) -> str:
     """A command of the page with the registry of the test; the trainer's image was not pushed."""
     line = command.line.replace(PLACEHOLDER, registry_address).replace(
         HOST, registry_address.partition("/")[0]
@@ -76,10 +76,10 @@ def _line(command: pages.Command, registry_address: str) -> str:
 @pytest.fixture(scope="module")
 def pulled(
     cluster: handle.Cluster,
-    module_namespace: namespaces.Namespace,
+    module_namespace: kubectl_namespaces.KubectlNamespace,
     shell: terminal.Shell,
     registry_address: str,
-) -> Iterator[namespaces.Namespace]:
+) -> Iterator[kubectl_namespaces.KubectlNamespace]:
     """The operator runs from the registry, as the page installs it."""
     try:
         operator.uninstall(cluster)
@@ -94,7 +94,7 @@ def pulled(
 
 
 def test_the_operator_comes_from_the_registry(
-    cluster: handle.Cluster, pulled: namespaces.Namespace, registry_address: str
+    cluster: handle.Cluster, pulled: kubectl_namespaces.KubectlNamespace, registry_address: str
 ) -> None:
     image = "--output=jsonpath={.items[*].spec.containers[*].image}"
     selector = "--selector=app.kubernetes.io/component=operator"
@@ -103,7 +103,7 @@ def test_the_operator_comes_from_the_registry(
 
 
 def test_pods_of_jobs_pull_with_the_same_secret(
-    pulled: namespaces.Namespace, registry_address: str
+    pulled: kubectl_namespaces.KubectlNamespace, registry_address: str
 ) -> None:
     container = {
         "name": "tensorflow",

@@ -6,7 +6,7 @@ import re
 import pytest
 
 from testing import pictures
-from testing.e2e import jobs, namespaces, terminal, volumes
+from testing.e2e import jobs, kubectl_namespaces, terminal, volumes
 
 pytestmark = [pytest.mark.timeout(1800)]
 
@@ -36,7 +36,7 @@ class Page:
         return {activity.strip(): float(share) for activity, share in shares}
 
 
-def start(namespace: namespaces.Namespace) -> volumes.Volume:
+def start(namespace: kubectl_namespaces.KubectlNamespace) -> volumes.Volume:
     """Have two workers train."""
     volume = volumes.make(namespace, "gated")
     namespace.kubectl("create", "configmap", "gated", f"--from-file=model.py={GATED}")
@@ -54,13 +54,13 @@ def start(namespace: namespaces.Namespace) -> volumes.Volume:
     return volume
 
 
-def wait_trained(namespace: namespaces.Namespace, after: int) -> int:
+def wait_trained(namespace: kubectl_namespaces.KubectlNamespace, after: int) -> int:
     """Wait until an attempt after this one is at its gate, or an epoch before; return its number.
 
     On a busy machine an attempt may be lost before its first step, which is not what is tested.
     """
 
-    def has_trained(status: namespaces.Object) -> bool:
+    def has_trained(status: kubectl_namespaces.Object) -> bool:
         assert status.get("state") not in {"Succeeded", "Failed"}, status
         attempt = status.get("attempt", 0)
         step = attempt * STEPS_OF_AN_ATTEMPT - STEPS_OF_AN_EPOCH
@@ -71,7 +71,7 @@ def wait_trained(namespace: namespaces.Namespace, after: int) -> int:
 
 
 def test_a_report_shows_every_attempt_of_a_job_in_pods(
-    namespace: namespaces.Namespace, tmp_path: pathlib.Path
+    namespace: kubectl_namespaces.KubectlNamespace, tmp_path: pathlib.Path
 ) -> None:
     volume, shell = start(namespace), terminal.shell(namespace, tmp_path)
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from testing.e2e import jobs, namespaces, operator, volumes
+from testing.e2e import jobs, kubectl_namespaces, operator, volumes
 from tfparallel_trainer.contract import exits
 
 pytestmark = [pytest.mark.timeout(1800)]
@@ -20,10 +20,10 @@ STEPS_BEFORE_THE_LOSS = 24
 class Training:
     """A slow job with checkpoints that is under way."""
 
-    namespace: namespaces.Namespace
+    namespace: kubectl_namespaces.KubectlNamespace
     volume: volumes.Volume
 
-    def finish(self) -> namespaces.Object:
+    def finish(self) -> kubectl_namespaces.Object:
         """The job, once it has ended; from now on without waits."""
         self.volume.touch("slow/hurry")
         return self.namespace.wait_ended("slow")
@@ -38,7 +38,7 @@ class Training:
         """The step that this attempt began after; waits until it has begun."""
         parts: list[str] = []
 
-        def resumed(_: namespaces.Object) -> bool:
+        def resumed(_: kubectl_namespaces.Object) -> bool:
             chief = self.namespace.pods("slow").get("slow-chief-0")
             if chief is None or chief["status"]["phase"] != "Running":
                 return False
@@ -52,7 +52,7 @@ class Training:
 
 
 @pytest.fixture
-def training(namespace: namespaces.Namespace) -> Training:
+def training(namespace: kubectl_namespaces.KubectlNamespace) -> Training:
     """Starts a slow job with checkpoints; returns it once it has come some way."""
     volume = volumes.make(namespace, "slow")
     namespace.kubectl("create", "configmap", "slow", f"--from-file=model.py={SLOW}")
@@ -67,7 +67,7 @@ def training(namespace: namespaces.Namespace) -> Training:
     return Training(namespace, volume)
 
 
-def _moves(status: namespaces.Object) -> bool:
+def _moves(status: kubectl_namespaces.Object) -> bool:
     assert status.get("state") not in {"Succeeded", "Failed"}, status
     reported = status.get("progress", {}).get("step", 0)
     return bool(status.get("state") == "Running" and reported >= STEPS_BEFORE_THE_LOSS)
@@ -171,7 +171,7 @@ def test_the_second_of_two_operators_takes_over_while_a_job_trains(training: Tra
         operator.install(cluster)
 
 
-def _finishes_undisturbed(training: Training, first: dict[str, namespaces.Object]) -> None:
+def _finishes_undisturbed(training: Training, first: dict[str, kubectl_namespaces.Object]) -> None:
     namespace = training.namespace
     job = training.finish()
     assert job["status"]["state"] == "Succeeded", namespace.describe("slow")

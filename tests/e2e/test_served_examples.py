@@ -13,7 +13,7 @@ import yaml
 
 from testing import buckets, paths, waiting
 from testing.cluster import handle, netns, process, settings
-from testing.e2e import namespaces, volumes
+from testing.e2e import kubectl_namespaces, volumes
 from tfparallel.backends.local import ports
 
 pytestmark = [pytest.mark.timeout(1800), pytest.mark.long]
@@ -52,7 +52,7 @@ def examples(tmp_path: pathlib.Path) -> pathlib.Path:
     return shutil.copytree(paths.EXAMPLES, tmp_path / "examples")
 
 
-def train(namespace: namespaces.Namespace, folder: pathlib.Path) -> None:
+def train(namespace: kubectl_namespaces.KubectlNamespace, folder: pathlib.Path) -> None:
     """Train an example by the command of its page."""
     namespace.kubectl("apply", f"--kustomize={folder}")
     status = namespace.wait_ended(folder.name, SECONDS)["status"]
@@ -62,7 +62,7 @@ def train(namespace: namespaces.Namespace, folder: pathlib.Path) -> None:
 def test_data_and_results_are_in_a_bucket(
     endpoint: str,
     examples: pathlib.Path,
-    namespace: namespaces.Namespace,
+    namespace: kubectl_namespaces.KubectlNamespace,
     tmp_path: pathlib.Path,
 ) -> None:
     folder, root, cluster = examples / "bucket", tmp_path / "s3", namespace.cluster
@@ -88,7 +88,7 @@ def test_data_and_results_are_in_a_bucket(
 def test_packages_come_from_the_index_that_the_job_names(
     endpoint: str,
     examples: pathlib.Path,
-    namespace: namespaces.Namespace,
+    namespace: kubectl_namespaces.KubectlNamespace,
     tmp_path: pathlib.Path,
 ) -> None:
     folder, index = examples / "requirements", tmp_path / "index"

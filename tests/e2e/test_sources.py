@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from testing import sources
-from testing.e2e import jobs, namespaces, terminal, volumes
+from testing.e2e import jobs, kubectl_namespaces, terminal, volumes
 from testing.operator import objects
 from tfparallel_operator.api import names
 
@@ -39,7 +39,9 @@ REQUIREMENTS = "--no-index\n--find-links wheels\n"
 WHEEL, CONTENT = sources.wheel("addon", "1.0", "numpy")
 
 
-def job(name: str, namespace: namespaces.Namespace, *requirements: str) -> namespaces.Object:
+def job(
+    name: str, namespace: kubectl_namespaces.KubectlNamespace, *requirements: str
+) -> kubectl_namespaces.Object:
     """Apply the ConfigMaps of a source, and return the job that trains it."""
     source, config_maps = sources.in_config_maps(
         name,
@@ -71,7 +73,7 @@ def job(name: str, namespace: namespaces.Namespace, *requirements: str) -> names
 
 
 def test_code_packages_settings_and_claims_reach_every_replica(
-    namespace: namespaces.Namespace,
+    namespace: kubectl_namespaces.KubectlNamespace,
 ) -> None:
     volume = volumes.provide(namespace, "brought-results")
     body = job("brought", namespace, "addon")
@@ -94,7 +96,7 @@ def test_code_packages_settings_and_claims_reach_every_replica(
 
 
 def test_a_requirement_that_cannot_be_met_fails_the_job_with_its_name(
-    namespace: namespaces.Namespace, tmp_path: Path
+    namespace: kubectl_namespaces.KubectlNamespace, tmp_path: Path
 ) -> None:
     namespace.apply(job("greedy", namespace, "addon", "numpy==0.1"))
     status = namespace.wait_ended("greedy")["status"]

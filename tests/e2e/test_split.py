@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from testing.cluster import console
-from testing.e2e import exported, jobs, namespaces, volumes
+from testing.e2e import exported, jobs, kubectl_namespaces, volumes
 from tfparallel_trainer.contract import environment, exits
 
 pytestmark = [pytest.mark.timeout(2400)]
@@ -28,7 +28,7 @@ DEVICES = [[f"worker-{pod}/CPU:0", f"worker-{pod}/CPU:1"] for pod in (0, 1)]
 class Trial:
     """Where all jobs of this file run."""
 
-    namespace: namespaces.Namespace
+    namespace: kubectl_namespaces.KubectlNamespace
     volume: volumes.Volume
     folder: Path
 
@@ -38,7 +38,7 @@ class Trial:
         return exported.accuracy(file, MODEL)
 
 
-def _job(name: str, pods: int, devices: int, **spec: object) -> namespaces.Object:
+def _job(name: str, pods: int, devices: int, **spec: object) -> kubectl_namespaces.Object:
     """A job of workers whose CPU stands for several devices."""
     variable = {"name": environment.CPU_DEVICES, "value": str(devices)}
     template = {"spec": {"containers": [{"name": "tensorflow", "env": [variable]}]}}
@@ -54,7 +54,7 @@ def _job(name: str, pods: int, devices: int, **spec: object) -> namespaces.Objec
 
 @pytest.fixture(scope="module")
 def trial(
-    module_namespace: namespaces.Namespace, tmp_path_factory: pytest.TempPathFactory
+    module_namespace: kubectl_namespaces.KubectlNamespace, tmp_path_factory: pytest.TempPathFactory
 ) -> Trial:
     """A volume, and the module."""
     volume = volumes.make(module_namespace, "split")
@@ -77,20 +77,20 @@ def whole(trial: Trial) -> Callable[[], float]:
     return accuracy
 
 
-def _moved(step: int) -> Callable[[namespaces.Object], bool]:
-    def moved(status: namespaces.Object) -> bool:
+def _moved(step: int) -> Callable[[kubectl_namespaces.Object], bool]:
+    def moved(status: kubectl_namespaces.Object) -> bool:
         assert status.get("state") not in {"Succeeded", "Failed"}, status
         return bool(status.get("progress", {}).get("step", 0) >= step)
 
     return moved
 
 
-def _finish(trial: Trial, name: str, attempt: int) -> namespaces.Object:
+def _finish(trial: Trial, name: str, attempt: int) -> kubectl_namespaces.Object:
     """Let the next attempt resume and go to its end without waits; give the job's status."""
     namespace = trial.namespace
     namespace.wait(name, lambda status: status.get("attempt", 0) >= attempt)
     trial.volume.touch(f"{name}/hurry")
-    status: namespaces.Object = namespace.wait_ended(name)["status"]
+    status: kubectl_namespaces.Object = namespace.wait_ended(name)["status"]
     assert status["state"] == "Succeeded", namespace.describe(name)
     assert status["attempt"] == attempt
     assert status["progress"]["step"] == status["progress"]["totalSteps"]
@@ -99,7 +99,7 @@ def _finish(trial: Trial, name: str, attempt: int) -> namespaces.Object:
     return status
 
 
-def _accuracy(trial: Trial, name: str, status: namespaces.Object) -> float:
+def _accuracy(trial: Trial, name: str, status: kubectl_namespaces.Object) -> float:
     """How good the model is: the same by the trainer and by plain Keras."""
     accuracy = trial.exported(name)
     reported = float(status["progress"]["metrics"]["val_accuracy"])
@@ -117,7 +117,7 @@ def test_two_pods_of_two_devices_train_one_model(trial: Trial) -> None:
     assert _accuracy(trial, "two", status) > 0.9
 
 
-def _devices(status: namespaces.Object) -> list[list[str]]:
+def _devices(status: kubectl_namespaces.Object) -> list[list[str]]:
     return [stage["devices"] for stage in status["placement"]["stages"]]
 
 
@@ -181,7 +181,7 @@ def test_two_pods_of_two_devices_lose_one_and_end_as_if_the_model_were_whole(
 
 
 def test_a_mesh_of_other_devices_is_refused_when_it_is_applied(
-    module_namespace: namespaces.Namespace,
+    module_namespace: kubectl_namespaces.KubectlNamespace,
 ) -> None:
     spec = {
         "strategy": "ModelSplit",

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from testing.e2e import jobs, namespaces, operator, volumes
+from testing.e2e import jobs, kubectl_namespaces, operator, volumes
 from tfparallel_trainer.contract import environment, exits
 
 pytestmark = [pytest.mark.timeout(1800)]
@@ -22,7 +22,7 @@ STEPS_BEFORE_A_LOSS = 24
 
 
 @pytest.fixture
-def servers(namespace: namespaces.Namespace) -> volumes.Volume:
+def servers(namespace: kubectl_namespaces.KubectlNamespace) -> volumes.Volume:
     """An asynchronous job; gives its volume."""
     volume = volumes.make(namespace, "servers")
     source = f"--from-file=model.py={MODELS / 'slow.py'}"
@@ -44,20 +44,20 @@ def servers(namespace: namespaces.Namespace) -> volumes.Volume:
     return volume
 
 
-def _reached(step: int) -> Callable[[namespaces.Object], bool]:
-    def reached(status: namespaces.Object) -> bool:
+def _reached(step: int) -> Callable[[kubectl_namespaces.Object], bool]:
+    def reached(status: kubectl_namespaces.Object) -> bool:
         assert status.get("state") not in {"Succeeded", "Failed"}, status
         return bool(status.get("progress", {}).get("step", 0) >= step)
 
     return reached
 
 
-def _uids(namespace: namespaces.Namespace) -> dict[str, str]:
+def _uids(namespace: kubectl_namespaces.KubectlNamespace) -> dict[str, str]:
     return {name: pod["metadata"]["uid"] for name, pod in namespace.pods("servers").items()}
 
 
 def test_parameter_servers_outlive_the_loss_of_a_worker(
-    namespace: namespaces.Namespace, servers: volumes.Volume
+    namespace: kubectl_namespaces.KubectlNamespace, servers: volumes.Volume
 ) -> None:
     _lose_a_worker(namespace)
     _finishes(namespace, servers, {"failure": 0, "disruption": 1})
@@ -65,7 +65,7 @@ def test_parameter_servers_outlive_the_loss_of_a_worker(
 
 @pytest.mark.long
 def test_parameter_servers_outlive_the_loss_of_a_worker_and_of_a_server(
-    namespace: namespaces.Namespace, servers: volumes.Volume
+    namespace: kubectl_namespaces.KubectlNamespace, servers: volumes.Volume
 ) -> None:
     second = _lose_a_worker(namespace)
     namespace.crash("servers-ps-0")
@@ -77,7 +77,7 @@ def test_parameter_servers_outlive_the_loss_of_a_worker_and_of_a_server(
     _finishes(namespace, servers, {"failure": 1, "disruption": 1})
 
 
-def _lose_a_worker(namespace: namespaces.Namespace) -> dict[str, str]:
+def _lose_a_worker(namespace: kubectl_namespaces.KubectlNamespace) -> dict[str, str]:
     """Lose a worker while the others train; return the pods once it is back."""
     job = namespace.wait("servers", _reached(STEPS_BEFORE_A_LOSS))
     metrics = job["status"]["progress"]["metrics"]
@@ -98,7 +98,7 @@ def _lose_a_worker(namespace: namespaces.Namespace) -> dict[str, str]:
 
 
 def _finishes(
-    namespace: namespaces.Namespace, volume: volumes.Volume, restarts: dict[str, int]
+    namespace: kubectl_namespaces.KubectlNamespace, volume: volumes.Volume, restarts: dict[str, int]
 ) -> None:
     volume.touch("servers/hurry")
     ended = namespace.wait_ended("servers")
@@ -110,19 +110,19 @@ def _finishes(
     namespace.wait("servers", lambda _: not _running(namespace))
 
 
-def _log(namespace: namespaces.Namespace) -> str:
+def _log(namespace: kubectl_namespaces.KubectlNamespace) -> str:
     """The chief's log; empty while its pod is replaced."""
     role = "tfparallel.dev/job-name=servers,tfparallel.dev/replica-role=chief"
     return namespace.kubectl("logs", f"--selector={role}", "--tail=-1", "--ignore-errors")
 
 
-def _running(namespace: namespaces.Namespace) -> list[str]:
+def _running(namespace: kubectl_namespaces.KubectlNamespace) -> list[str]:
     pods = namespace.pods("servers").items()
     return [name for name, pod in pods if pod["status"]["phase"] == "Running"]
 
 
 def test_one_pod_with_two_devices_says_when_the_loss_is_no_number(
-    namespace: namespaces.Namespace,
+    namespace: kubectl_namespaces.KubectlNamespace,
 ) -> None:
     name = "diverging"
     source = f"--from-file=model.py={MODELS / f'{name}.py'}"
@@ -147,12 +147,14 @@ def test_one_pod_with_two_devices_says_when_the_loss_is_no_number(
     assert "2 ranks = 1 process with 2 devices each" in log
 
 
-def _start(namespace: namespaces.Namespace, name: str, **roles: object) -> volumes.Volume:
+def _start(
+    namespace: kubectl_namespaces.KubectlNamespace, name: str, **roles: object
+) -> volumes.Volume:
     """Apply an example's job, shortened, with further roles; gives the volume of its claim."""
     volume = volumes.make(namespace, name)
     module = f"--from-file={operator.example(name, 'model.py')}"
     namespace.kubectl("create", "configmap", name, module)
-    document: namespaces.Object = yaml.safe_load(operator.example(name).read_text("utf-8"))
+    document: kubectl_namespaces.Object = yaml.safe_load(operator.example(name).read_text("utf-8"))
     document["spec"]["trainer"]["epochs"] = 3
     document["spec"]["tfReplicaSpecs"].update(roles)
     namespace.apply(document)
@@ -160,7 +162,9 @@ def _start(namespace: namespaces.Namespace, name: str, **roles: object) -> volum
 
 
 @pytest.mark.long
-def test_a_custom_strategy_trains_on_two_pods(namespace: namespaces.Namespace) -> None:
+def test_a_custom_strategy_trains_on_two_pods(
+    namespace: kubectl_namespaces.KubectlNamespace,
+) -> None:
     volume = _start(namespace, "custom-strategy")
     status = namespace.wait_ended("custom-strategy")["status"]
     assert status["state"] == "Succeeded", namespace.describe("custom-strategy")
@@ -172,18 +176,22 @@ def test_a_custom_strategy_trains_on_two_pods(namespace: namespaces.Namespace) -
 
 
 @pytest.mark.long
-def test_an_evaluator_evaluates_beside_training(namespace: namespaces.Namespace) -> None:
+def test_an_evaluator_evaluates_beside_training(
+    namespace: kubectl_namespaces.KubectlNamespace,
+) -> None:
     _start(namespace, "digits", Evaluator={})
     _check_evaluator(namespace, "digits")
 
 
 @pytest.mark.long
-def test_an_evaluator_evaluates_beside_servers(namespace: namespaces.Namespace) -> None:
+def test_an_evaluator_evaluates_beside_servers(
+    namespace: kubectl_namespaces.KubectlNamespace,
+) -> None:
     _start(namespace, "digits-servers", Evaluator={})
     _check_evaluator(namespace, "digits-servers")
 
 
-def _check_evaluator(namespace: namespaces.Namespace, name: str) -> None:
+def _check_evaluator(namespace: kubectl_namespaces.KubectlNamespace, name: str) -> None:
     """See that what the evaluator found of the last checkpoint has come into the status."""
     status = namespace.wait_ended(name)["status"]
     assert status["state"] == "Succeeded", namespace.describe(name)

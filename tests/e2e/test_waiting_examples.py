@@ -6,7 +6,7 @@ import pytest
 
 from testing import paths
 from testing.cluster import handle
-from testing.e2e import namespaces, operator, volumes
+from testing.e2e import kubectl_namespaces, operator, volumes
 
 pytestmark = [pytest.mark.long, pytest.mark.timeout(1800)]
 
@@ -21,22 +21,24 @@ def cluster(full_cluster_with_queues: handle.Cluster) -> Iterator[handle.Cluster
 
 
 @pytest.fixture(scope="module")
-def make_namespace(cluster: handle.Cluster) -> Iterator[namespaces.Make]:
+def make_namespace(cluster: handle.Cluster) -> Iterator[kubectl_namespaces.Make]:
     """Makes namespaces in it: without this one, that of other files would be used."""
-    with namespaces.maker(cluster) as make:
+    with kubectl_namespaces.maker(cluster) as make:
         yield make
 
 
-def train(namespace: namespaces.Namespace, example: str) -> namespaces.Object:
+def train(
+    namespace: kubectl_namespaces.KubectlNamespace, example: str
+) -> kubectl_namespaces.Object:
     """Apply an example as its page does, and return the status of its job at the end."""
     volumes.provide(namespace, example)
     namespace.kubectl("apply", f"--kustomize={paths.EXAMPLES / example}")
-    status: namespaces.Object = namespace.wait_ended(example, SECONDS)["status"]
+    status: kubectl_namespaces.Object = namespace.wait_ended(example, SECONDS)["status"]
     assert status["state"] == "Succeeded", namespace.describe(example)
     return status
 
 
-def test_a_gang_of_the_scheduler_plugins_trains(make_namespace: namespaces.Make) -> None:
+def test_a_gang_of_the_scheduler_plugins_trains(make_namespace: kubectl_namespaces.Make) -> None:
     namespace = make_namespace("gang")
     train(namespace, "gang")
     pods = namespace.pods("gang")
@@ -45,7 +47,9 @@ def test_a_gang_of_the_scheduler_plugins_trains(make_namespace: namespaces.Make)
     }
 
 
-def test_a_job_in_a_queue_trains_when_it_is_admitted(make_namespace: namespaces.Make) -> None:
+def test_a_job_in_a_queue_trains_when_it_is_admitted(
+    make_namespace: kubectl_namespaces.Make,
+) -> None:
     namespace = make_namespace("queue")
     namespace.kubectl("apply", f"--kustomize={paths.EXAMPLES / 'queue/quota'}")
     status = train(namespace, "queue")

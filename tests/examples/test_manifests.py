@@ -11,7 +11,7 @@ import yaml
 from images import targets
 from testing import pages, paths
 from testing.operator import builders
-from tfparallel.convert import command as convert
+from tfparallel.convert import file_conversion as convert
 from tfparallel_operator.api import load, names, types
 from tfparallel_operator.core import layout, replicas
 

@@ -49,7 +49,7 @@ def test_a_fresh_clone_trains_by_the_commands_of_the_readme(
         print(f"\nREADME, on this machine: {seconds[0]:.0f} s of at most {LIMIT_SECONDS:.0f} s")
 
 
-def _follow(block: Sequence[pages.Command], folder: Path) -> str:
+def _follow(block: Sequence[pages.PageCommand], folder: Path) -> str:
     """Run the commands of a block in one shell; return what they print."""
     variables = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
     done = subprocess.run(

@@ -38,14 +38,14 @@ def test_the_source_in_the_newer_form_is_read(tmp_path: Path) -> None:
     package_source = debian.find_source(
         "bookworm", _apt(tmp_path, "sources.list.d/a.sources", DEB822)
     )
-    assert package_source == debian.Source(
+    assert package_source == debian.AptArchive(
         "http://archive.test/debian", "bookworm", "/usr/share/keyrings/debian.gpg"
     )
 
 
 def test_the_source_in_the_older_form_is_read(tmp_path: Path) -> None:
     package_source = debian.find_source("bookworm", _apt(tmp_path, "sources.list", ONE_LINE))
-    assert package_source == debian.Source(
+    assert package_source == debian.AptArchive(
         "http://archive.test/debian", "bookworm", "/keys/test.gpg"
     )
 

@@ -10,8 +10,8 @@ import pytest
 
 from testing import waiting
 from testing.cluster import (
+    cluster_fixtures,
     console,
-    fixtures,
     folders,
     handle,
     lifecycle,
@@ -116,7 +116,9 @@ def test_what_a_killed_up_left_behind_is_cleared_away(
     folder = tmp_path / "mine"
     folder.mkdir()
     settled = settings.Light()
-    ledger = state.Ledger(folder, state.State("mine", settled.mode, dataclasses.asdict(settled)))
+    ledger = state.Ledger(
+        folder, state.ClusterState("mine", settled.mode, dataclasses.asdict(settled))
+    )
     orphan = ledger.start("orphan", ["sleep", "600"])
     lifecycle.up("mine", settled, folder)
     assert not process.alive(orphan)
@@ -131,12 +133,12 @@ def test_cluster_of_a_killed_test_session_is_ended(
         pass
     folder = folders.clusters() / f"pytest-light-{session.pid}"
     folder.mkdir(parents=True)
-    ledger = state.Ledger(folder, state.State(folder.name, settings.Light.mode, {}))
+    ledger = state.Ledger(folder, state.ClusterState(folder.name, settings.Light.mode, {}))
     orphan = ledger.start("orphan", ["sleep", "600"])
     neighbour = folders.clusters() / f"pytest-kueue-{os.getppid()}"
     neighbour.mkdir()
-    state.Ledger(neighbour, state.State(neighbour.name, settings.Light.mode, {}))
-    fixtures.end_abandoned()
+    state.Ledger(neighbour, state.ClusterState(neighbour.name, settings.Light.mode, {}))
+    cluster_fixtures.end_abandoned()
     assert not process.alive(orphan)
     assert not folder.exists()
     assert neighbour.exists()
@@ -150,9 +152,9 @@ def test_each_session_names_its_clusters_differently(
     # Left behind by a session that had our process id: it is not used again.
     folder = folders.clusters() / f"pytest-kueue-{os.getpid()}"
     folder.mkdir(parents=True)
-    left = state.Ledger(folder, state.State(folder.name, settings.Light.mode, {}))
+    left = state.Ledger(folder, state.ClusterState(folder.name, settings.Light.mode, {}))
     orphan = left.start("orphan", ["sleep", "600"])
-    running = fixtures.running("KUEUE", settings.Light())
+    running = cluster_fixtures.running("KUEUE", settings.Light())
     assert next(running).name == folder.name
     assert lifecycle.SESSION_NAME.fullmatch(folder.name)
     assert not process.alive(orphan)

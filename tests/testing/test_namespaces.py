@@ -6,7 +6,7 @@ import pytest
 
 from testing import waiting
 from testing.cluster import handle
-from testing.e2e import namespaces
+from testing.e2e import kubectl_namespaces
 
 pytestmark = pytest.mark.usefixtures("processes")
 
@@ -19,13 +19,13 @@ esac
 """
 
 
-def namespace(folder: Path, script: str) -> namespaces.Namespace:
+def namespace(folder: Path, script: str) -> kubectl_namespaces.KubectlNamespace:
     """A namespace whose kubectl is a script."""
     kubectl = folder / "kubectl"
     kubectl.write_text(f"#!/bin/sh\n{script}\n")
     kubectl.chmod(0o755)
     cluster = handle.Cluster("none", "full", folder / "config", kubectl, folder / "helm", folder)
-    return namespaces.Namespace(cluster, "here")
+    return kubectl_namespaces.KubectlNamespace(cluster, "here")
 
 
 def test_a_log_is_followed_again_when_its_container_was_not_there_yet(tmp_path: Path) -> None:
@@ -41,7 +41,7 @@ def test_a_log_is_followed_again_when_its_container_was_not_there_yet(tmp_path: 
 def test_a_log_that_never_comes_is_awaited_in_vain_for_a_reason(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(namespaces, "GONE_SECONDS", 3.0)
+    monkeypatch.setattr(kubectl_namespaces, "GONE_SECONDS", 3.0)
     follower = namespace(tmp_path, WAITING).following("pod", tmp_path / "log")
     with pytest.raises(waiting.TimedOutError, match="is waiting to start"), follower:
         raise AssertionError("it has said nothing")

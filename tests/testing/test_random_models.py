@@ -58,25 +58,25 @@ def outcomes_of(number: int, ending: outcomes.Ending) -> list[outcomes.Outcome]:
 
 def test_a_campaign_resumes_where_it_was_killed(tmp_path: pathlib.Path) -> None:
     path = tmp_path / "state.jsonl"
-    state = outcomes.State.open(path, SEED)
+    state = outcomes.CampaignFile.open(path, SEED)
     state.add(outcomes_of(1, outcomes.Ending.EQUAL))
     state.add(outcomes_of(0, outcomes.Ending.DIFFERENT))
     path.write_text(path.read_text() + '{"model": 2, "pl')
-    resumed = outcomes.State.open(path, SEED + 1)
+    resumed = outcomes.CampaignFile.open(path, SEED + 1)
     assert resumed.seed == SEED
     assert resumed.outcomes == state.outcomes
     assert resumed.remaining(4 * drawing.LAYOUTS_PER_MODEL) == [2, 3]
     assert resumed.failed() == [0]
     resumed.add(outcomes_of(0, outcomes.Ending.REFUSED))
-    assert outcomes.State.open(path, SEED).failed() == []
-    counts = outcomes.counts(outcomes.State.open(path, SEED).outcomes)
+    assert outcomes.CampaignFile.open(path, SEED).failed() == []
+    counts = outcomes.counts(outcomes.CampaignFile.open(path, SEED).outcomes)
     assert counts[outcomes.Ending.REFUSED] == counts[outcomes.Ending.EQUAL] == 4
 
 
 def test_a_model_of_which_jobs_lack_runs_again(tmp_path: pathlib.Path) -> None:
     path = tmp_path / "state.jsonl"
-    outcomes.State.open(path, SEED).add(outcomes_of(0, outcomes.Ending.EQUAL)[:-1])
-    assert outcomes.State.open(path, SEED).remaining(4) == [0]
+    outcomes.CampaignFile.open(path, SEED).add(outcomes_of(0, outcomes.Ending.EQUAL)[:-1])
+    assert outcomes.CampaignFile.open(path, SEED).remaining(4) == [0]
 
 
 def test_a_failure_shrinks_to_what_it_needs() -> None:

@@ -19,7 +19,7 @@ from testing import waiting
 from testing.trainer import launch, reference
 from testing.trainer import runs as trainings
 from tfparallel.backends.local import ports
-from tfparallel_trainer import __main__, errors, settings, user
+from tfparallel_trainer import __main__, errors, process_settings, user
 from tfparallel_trainer.contract import environment, exits, job_file
 from tfparallel_trainer.contract import progress as protocol
 from tfparallel_trainer.lifecycle import termination
@@ -43,7 +43,7 @@ def environment_of(tmp_path: pathlib.Path, job: object = JOB, **more: str) -> di
 
 
 def test_settings_are_read(tmp_path: pathlib.Path) -> None:
-    settings_of_job = settings.read(
+    settings_of_job = process_settings.read(
         environment_of(
             tmp_path, TFPARALLEL_ATTEMPT="4", TFPARALLEL_PROGRESS_URL="http://localhost:1"
         )
@@ -56,7 +56,7 @@ def test_settings_are_read(tmp_path: pathlib.Path) -> None:
     ) == (4, 1, True)
     assert settings_of_job.progress is not None
     assert settings_of_job.progress.token_file is None
-    other = settings.read(environment_of(tmp_path, {**JOB, "name": "k"}))
+    other = process_settings.read(environment_of(tmp_path, {**JOB, "name": "k"}))
     assert other.digest != settings_of_job.digest
 
 
@@ -80,13 +80,13 @@ def test_the_replicas_of_a_large_job_share_a_file(
     env[environment.CLUSTER_FILE] = str(file)
     if workers is not None:
         env[environment.WORKERS] = workers
-    cluster = settings.read(env).cluster
+    cluster = process_settings.read(env).cluster
     assert cluster.addresses() == addresses
     assert cluster.task.name == f"{role}-0"
     whole = {"cluster": {"worker": ["own:1"]}, "task": {"type": "worker", "index": 0}}
-    assert settings.tf_config({**env, environment.TF_CONFIG: json.dumps(whole)}) == json.dumps(
-        whole
-    )
+    assert process_settings.tf_config(
+        {**env, environment.TF_CONFIG: json.dumps(whole)}
+    ) == json.dumps(whole)
 
 
 @pytest.mark.parametrize("content", [None, "[", '["a:1"]', '{"worker": 1}'])
@@ -98,7 +98,7 @@ def test_a_shared_file_that_is_no_cluster_is_refused(
         file.write_text(content)
     env = environment_of(tmp_path, TF_CONFIG='{"task": {"type": "worker", "index": 0}}')
     with pytest.raises(errors.BadConfigurationError, match="TFPARALLEL_CLUSTER_FILE"):
-        settings.read({**env, environment.CLUSTER_FILE: str(file)})
+        process_settings.read({**env, environment.CLUSTER_FILE: str(file)})
 
 
 @pytest.mark.parametrize(
@@ -120,25 +120,27 @@ def test_wrong_settings_are_refused(
     tmp_path: pathlib.Path, change: dict[str, str], pattern: str
 ) -> None:
     with pytest.raises(errors.BadConfigurationError, match=re.escape(pattern)):
-        settings.read({**environment_of(tmp_path), **change})
+        process_settings.read({**environment_of(tmp_path), **change})
 
 
 def test_wrong_job_files_name_the_field(tmp_path: pathlib.Path) -> None:
     job = {**JOB, "trainer": {"epochs": 1, "globalBatchSize": 0}}
     with pytest.raises(errors.BadConfigurationError, match=r"trainer\.globalBatchSize: Input"):
-        settings.read(environment_of(tmp_path, job))
+        process_settings.read(environment_of(tmp_path, job))
     with pytest.raises(errors.BadConfigurationError, match="give either epochs or steps"):
-        settings.read(environment_of(tmp_path, {**JOB, "trainer": {}}))
+        process_settings.read(environment_of(tmp_path, {**JOB, "trainer": {}}))
 
 
 def test_strategies_that_do_not_fit_are_refused(tmp_path: pathlib.Path) -> None:
     with pytest.raises(errors.BadConfigurationError, match="strategy is 'ParameterServer'"):
         preflight.check(
-            settings.read(environment_of(tmp_path, {**JOB, "strategy": "ParameterServer"}))
+            process_settings.read(environment_of(tmp_path, {**JOB, "strategy": "ParameterServer"}))
         )
     cluster = {"cluster": {"worker": ["a:1", "b:1"]}, "task": {"type": "worker", "index": 0}}
     with pytest.raises(errors.BadConfigurationError, match="for one process, and TF_CONFIG has 2"):
-        preflight.check(settings.read(environment_of(tmp_path, TF_CONFIG=json.dumps(cluster))))
+        preflight.check(
+            process_settings.read(environment_of(tmp_path, TF_CONFIG=json.dumps(cluster)))
+        )
 
 
 @pytest.mark.parametrize(
@@ -174,14 +176,14 @@ def test_a_failing_import_shows_the_users_lines_alone(
 def test_reports_are_as_often_as_the_environment_says(tmp_path: pathlib.Path) -> None:
     where = {environment.PROGRESS_URL: "http://localhost:1"}
     for written, seconds in (("0.1", 0.1), ("2", 2.0)):
-        read = settings.read(
+        read = process_settings.read(
             environment_of(tmp_path, **where, **{environment.PROGRESS_SECONDS: written})
         )
         assert read.progress is not None
         assert read.progress.interval_seconds == seconds
     for wrong in ("0", "-1", "inf", "nan", "soon"):
         with pytest.raises(errors.BadConfigurationError, match=r"give seconds, such as 0\.1"):
-            settings.read(
+            process_settings.read(
                 environment_of(tmp_path, **where, **{environment.PROGRESS_SECONDS: wrong})
             )
 
@@ -299,7 +301,7 @@ def test_an_unknown_failure_is_a_bug_of_the_trainer(
     assert "ZeroDivisionError" in capsys.readouterr().err
 
 
-class Server(http.server.HTTPServer):
+class ReportReceiver(http.server.HTTPServer):
     """Keeps what it is sent."""
 
     def __init__(self) -> None:
@@ -311,7 +313,7 @@ class Server(http.server.HTTPServer):
 
 class Receiver(http.server.BaseHTTPRequestHandler):
     def do_POST(self) -> None:
-        assert isinstance(self.server, Server)
+        assert isinstance(self.server, ReportReceiver)
         body = self.rfile.read(int(self.headers["Content-Length"]))
         self.server.got.append((self.headers.get("Authorization"), json.loads(body)))
         self.send_response(self.server.answers.pop(0) if self.server.answers else 200)
@@ -322,8 +324,8 @@ class Receiver(http.server.BaseHTTPRequestHandler):
 
 
 @contextlib.contextmanager
-def receiver() -> Iterator[Server]:
-    server = Server()
+def receiver() -> Iterator[ReportReceiver]:
+    server = ReportReceiver()
     thread = threading.Thread(target=server.serve_forever, args=(0.02,))
     thread.start()
     try:
@@ -343,7 +345,9 @@ def test_progress_is_throttled_and_the_last_report_is_sent(tmp_path: pathlib.Pat
     token.write_text("first\n")
     with receiver() as server:
         url = f"http://127.0.0.1:{server.server_port}/progress"
-        pusher = progress_pusher.Pusher(settings.ProgressTarget(url, token, None, 60), print)
+        pusher = progress_pusher.Pusher(
+            process_settings.ProgressTarget(url, token, None, 60), print
+        )
         pusher.put(report(1))
         waiting.until(lambda: server.got, "the first report")
         token.write_text("second\n")
@@ -360,7 +364,7 @@ def test_progress_is_throttled_and_the_last_report_is_sent(tmp_path: pathlib.Pat
 def test_progress_that_nobody_accepts_is_reported_once_and_harms_nothing() -> None:
     messages: list[str] = []
     (port,) = ports.allocate(1)
-    target = settings.ProgressTarget(f"http://127.0.0.1:{port}/", None, None, 0.01)
+    target = process_settings.ProgressTarget(f"http://127.0.0.1:{port}/", None, None, 0.01)
     pusher = progress_pusher.Pusher(target, messages.append)
     for step in range(5):
         pusher.put(report(step))
@@ -377,7 +381,7 @@ def test_a_last_report_that_is_not_taken_is_sent_again_unless_it_is_refused(
     with receiver() as server:
         server.answers = answers
         url = f"http://127.0.0.1:{server.server_port}/progress"
-        pusher = progress_pusher.Pusher(settings.ProgressTarget(url, None, None, 60), print)
+        pusher = progress_pusher.Pusher(process_settings.ProgressTarget(url, None, None, 60), print)
         pusher.put(report(7))
         pusher.close(60)
         assert [body["step"] for _, body in server.got] == [7] * tries
@@ -389,7 +393,7 @@ def test_a_report_that_comes_too_soon_is_sent_again_without_a_word() -> None:
         server.answers = [429, 429]
         url = f"http://127.0.0.1:{server.server_port}/progress"
         pusher = progress_pusher.Pusher(
-            settings.ProgressTarget(url, None, None, 0.01), messages.append
+            process_settings.ProgressTarget(url, None, None, 0.01), messages.append
         )
         pusher.put(report(7))
         waiting.until(lambda: len(server.got) == 3, "the report is taken")
@@ -410,7 +414,9 @@ def test_neither_report_nor_token_goes_to_a_proxy(
         monkeypatch.delenv("no_proxy", raising=False)
         monkeypatch.delenv("NO_PROXY", raising=False)
         url = f"http://127.0.0.1:{server.server_port}/progress"
-        pusher = progress_pusher.Pusher(settings.ProgressTarget(url, token, None, 60), print)
+        pusher = progress_pusher.Pusher(
+            process_settings.ProgressTarget(url, token, None, 60), print
+        )
         pusher.put(report(7))
         pusher.close(60)
         assert [(who, body["step"]) for who, body in server.got] == [("Bearer secret", 7)]
@@ -422,7 +428,7 @@ def test_a_report_that_is_too_long_goes_without_its_placement() -> None:
     placement = protocol.Placement(mesh=job_file.Mesh(stage=61, cuts=names))
     with receiver() as server:
         url = f"http://127.0.0.1:{server.server_port}/progress"
-        pusher = progress_pusher.Pusher(settings.ProgressTarget(url, None, None, 60), print)
+        pusher = progress_pusher.Pusher(process_settings.ProgressTarget(url, None, None, 60), print)
         pusher.put(report(7).model_copy(update={"placement": placement}))
         pusher.close(60)
     assert [body for _, body in server.got] == [{"step": 7, "epoch": 0, "metrics": {"loss": "0.5"}}]

@@ -114,7 +114,7 @@ def test_a_loss_and_what_layers_add_are_named_with_class_and_line(module: user.M
     [term] = loss.terms(_compiled(module), ("mask",))
     assert term.title == "The loss in_batch (model.py:11) of the output 'mask'"
     sample = tf.ones((1, 3)), tf.ones((1, 2)), None
-    built = replica.build(module, shape.Mesh(), 0, "", 0, sample)
+    built = replica.build(module, shape.MeshShape(), 0, "", 0, sample)
     part = tuple(tf.random.uniform((8, size), 1.0, 2.0, seed=1).numpy() for size in (3, 2))
     with pytest.raises(errors.UserCodeError, match="no mean over") as caught:
         independence.check(built, (*part, None))
@@ -122,7 +122,7 @@ def test_a_loss_and_what_layers_add_are_named_with_class_and_line(module: user.M
     built.model.compile("sgd", "mse")
     plain = replica.build(
         user.Module(module.path, {**module.functions, "compile_model": _with_mse}),
-        *(shape.Mesh(), 0, "", 0, sample),
+        *(shape.MeshShape(), 0, "", 0, sample),
     )
     with pytest.raises(errors.UserCodeError, match="no mean over") as caught:
         independence.check(plain, (*part, None))

@@ -23,7 +23,7 @@ ALL = [
 @pytest.mark.timeout(1800)
 @pytest.mark.parametrize(("name", "layouts"), [*QUICK, *ALL])
 def test_a_model_equals_one_process_or_is_refused_as_the_page_says(
-    name: str, layouts: Sequence[cases_models.Layout], runs: trainings.Runs
+    name: str, layouts: Sequence[cases_models.StrategyLayout], runs: trainings.Runs
 ) -> None:
     outcomes = cases_models.measure(runs, name, layouts)
     assert [outcome.fault for outcome in outcomes.values() if outcome.fault] == []

@@ -34,7 +34,7 @@ def test_other_weights_are_a_failure() -> None:
     changed = spec.Node("changed", rescaling, first.inputs)
     nodes = (changed, dataclasses.replace(first, inputs=("changed",)), *job.model.nodes[1:])
     model = dataclasses.replace(job.model, nodes=nodes)
-    wrong = spec.Job(model, spec.Layout("MultiWorkerMirrored"))
+    wrong = spec.Job(model, spec.JobLayout("MultiWorkerMirrored"))
     assert judging.run_to_failure(wrong)[0] is outcomes.Ending.DIFFERENT
 
 

@@ -15,7 +15,7 @@ from importlib import metadata
 import pytest
 
 from testing import sources
-from tfparallel_trainer import errors, settings, source
+from tfparallel_trainer import errors, process_settings, source
 from tfparallel_trainer.contract import environment, exits, source_code
 from tfparallel_trainer.reporting import console
 
@@ -304,4 +304,4 @@ def digest(folder: pathlib.Path, code: Mapping[str, object]) -> str:
         environment.SOURCE_DIR: str(folder),
         environment.OUTPUT_DIR: str(folder),
     }
-    return settings.read(env).digest
+    return process_settings.read(env).digest

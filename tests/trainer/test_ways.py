@@ -123,7 +123,7 @@ def test_a_batch_goes_the_way_of_the_page() -> None:
     examples = feed.Feed(source)
     spec = job_file.TrainerSpec.model_validate({"steps": 2, "globalBatchSize": 4})
     out = console.Console("test")
-    step = mesh_steps.TrainStep(module, replicas, examples.spec)
+    step = mesh_steps.MeshTrainStep(module, replicas, examples.spec)
     loop = training.Training(
         spec=spec,
         examples=examples,
@@ -150,7 +150,7 @@ def test_a_microbatch_goes_the_way_of_the_page() -> None:
     case = next(case for case in cases.CASES if case.name == "MLP, Adam")
     functions = case.functions(synchronized=False)
     calls = Calls(a_divided_step_begins)
-    for mesh in (shape.Mesh(data=2, stage=2), shape.Mesh(stage=2, tensor=2)):
+    for mesh in (shape.MeshShape(data=2, stage=2), shape.MeshShape(stage=2, tensor=2)):
         _, examples, step = split_ranks.prepare_new(functions, mesh, 2, batch=14)
         batch = next(iter(examples.epoch(0, 0)))
         calls.record(functools.partial(step, 0, batch, frozenset()))

@@ -6,13 +6,13 @@ import time
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-from tfparallel_trainer import errors, settings
+from tfparallel_trainer import errors, process_settings
 from tfparallel_trainer.contract import environment, exits, outputs
 from tfparallel_trainer.contract.job_file import Strategy
 from tfparallel_trainer.lifecycle import termination
 from tfparallel_trainer.loop import preflight, quick_imports
+from tfparallel_trainer.process_settings import Settings
 from tfparallel_trainer.reporting import console, results
-from tfparallel_trainer.settings import Settings
 
 if TYPE_CHECKING:
     from tfparallel_trainer.engines import engine
@@ -32,13 +32,13 @@ def attempt(env: Mapping[str, str], started: float) -> exits.Exit:
     failure_file = env.get(environment.FAILURE_FILE, "")
     out = console.Console("trainer", failure_file)
     try:
-        job_settings = settings.read(env)
+        job_settings = process_settings.read(env)
         out = console.Console(job_settings.cluster.task.name, failure_file)
         preflight.check(job_settings)
         if _has_finished(job_settings, out):
             out.say(f"this job has already finished; its results are in {job_settings.results}")
         else:
-            config = settings.tf_config(env)
+            config = process_settings.tf_config(env)
             if config != env.get(environment.TF_CONFIG):
                 # A strategy of the user's finds the cluster where TensorFlow looks for it.
                 os.environ[environment.TF_CONFIG] = str(config)

@@ -19,7 +19,7 @@ _WHOLE_SENTENCE = 200
 """Maximum length of a verb's summary. Click wraps such a summary, and cuts a longer one."""
 
 
-class _Verbs(options.Group):
+class _Verbs(options.CommandGroup):
     """Imports a verb when it is used, and shows all of them in sections."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:

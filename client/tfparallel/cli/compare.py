@@ -8,8 +8,8 @@ import click
 from tfparallel import validation
 from tfparallel.backends.local import folders
 from tfparallel.cli import options
-from tfparallel.compare import command as comparison
-from tfparallel.compare import existing, measure, plan
+from tfparallel.compare import existing, measure, trial_jobs
+from tfparallel.compare import job_comparison as comparison
 from tfparallel.job_source import source as sources
 from tfparallel.results import folder as results
 from tfparallel_operator.api import load
@@ -51,8 +51,8 @@ from tfparallel_operator.api import load
 )
 @click.option(
     "--equal-batch",
-    type=click.Choice([equal.value for equal in plan.Equal]),
-    default=plan.Equal.UPDATE.value,
+    type=click.Choice([equal.value for equal in trial_jobs.Equal]),
+    default=trial_jobs.Equal.UPDATE.value,
     show_default=True,
     help="What has globalBatchSize examples in async too: an update of the weights, or all workers"
     " together.",
@@ -97,12 +97,12 @@ def command(
         return
     if len(paths) > 1:
         raise load.SpecError(f"{paths[1]}: one job is compared; give --runs to compare folders")
-    design = plan.Design(
+    design = trial_jobs.Design(
         workers=workers,
         servers=servers,
         seeds=seeds,
         slow_worker=slow_worker,
-        equal=plan.Equal(equal_batch),
+        equal=trial_jobs.Equal(equal_batch),
     )
     overrides = options.with_epochs(overrides, epochs)
     with validation.located(paths[0], overrides):

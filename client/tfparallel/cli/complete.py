@@ -15,13 +15,13 @@ from collections.abc import Awaitable, Callable, Sequence
 import click
 from click import shell_completion
 
-from tfparallel.backends.cluster import access, backend
+from tfparallel.backends.cluster import access, cluster_backend
 from tfparallel_operator.api_server import resources
 
 _SECONDS = 1.0
 """How long a cluster, or a login plugin, may take to answer."""
 
-Question = Callable[[access.Choice], Awaitable[Sequence[str]]]
+Question = Callable[[access.ConnectionOptions], Awaitable[Sequence[str]]]
 
 
 def jobs(ctx: click.Context, parameter: click.Parameter, incomplete: str) -> list[str]:
@@ -60,7 +60,7 @@ def _ask(question: Question, ctx: click.Context, incomplete: str) -> list[str]:
 
     A thread asks, because a login plugin that hangs cannot be cancelled.
     """
-    choice = access.Choice(
+    choice = access.ConnectionOptions(
         kubeconfig=ctx.params.get("kubeconfig"),
         context=ctx.params.get("context"),
         namespace=ctx.params.get("namespace"),
@@ -79,26 +79,26 @@ def _ask(question: Question, ctx: click.Context, incomplete: str) -> list[str]:
     return [name for name in names if name.startswith(incomplete)]
 
 
-async def _within_time(question: Question, choice: access.Choice) -> Sequence[str]:
+async def _within_time(question: Question, choice: access.ConnectionOptions) -> Sequence[str]:
     async with asyncio.timeout(_SECONDS):
         return await question(choice)
 
 
-async def _list_jobs(choice: access.Choice) -> Sequence[str]:
-    async with backend.ClusterBackend(access.find(choice)) as cluster:
+async def _list_jobs(choice: access.ConnectionOptions) -> Sequence[str]:
+    async with cluster_backend.ClusterBackend(access.find(choice)) as cluster:
         return [job.name for job in await cluster.list_jobs()]
 
 
-async def _list_replicas(job: str, choice: access.Choice) -> Sequence[str]:
-    async with backend.ClusterBackend(access.find(choice)) as cluster:
+async def _list_replicas(job: str, choice: access.ConnectionOptions) -> Sequence[str]:
+    async with cluster_backend.ClusterBackend(access.find(choice)) as cluster:
         return [replica.name for replica in await cluster.list_replicas(await cluster.get_job(job))]
 
 
-async def _list_namespaces(choice: access.Choice) -> Sequence[str]:
-    async with backend.ClusterBackend(access.find(choice)) as cluster:
+async def _list_namespaces(choice: access.ConnectionOptions) -> Sequence[str]:
+    async with cluster_backend.ClusterBackend(access.find(choice)) as cluster:
         listing = await cluster.api.list(resources.NAMESPACES, None)
     return [body["metadata"]["name"] for body in listing.items]
 
 
-async def _list_contexts(choice: access.Choice) -> Sequence[str]:
+async def _list_contexts(choice: access.ConnectionOptions) -> Sequence[str]:
     return access.list_contexts(choice)

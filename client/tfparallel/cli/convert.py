@@ -6,8 +6,8 @@ from collections.abc import Sequence
 import click
 
 from tfparallel.cli import options
-from tfparallel.convert import command as conversion
-from tfparallel.convert import report
+from tfparallel.convert import difference_report
+from tfparallel.convert import file_conversion as conversion
 from tfparallel.terminal import wrapping
 
 
@@ -31,7 +31,7 @@ def command(files: Sequence[pathlib.Path], diff: bool, defaults: str) -> None:
     result = conversion.convert(files, write_defaults=defaults == "kubeflow")
     for note in result.notes:
         wrapping.say(f"note: {note}")
-    for line in report.lines(result.reports):
+    for line in difference_report.lines(result.reports):
         click.echo(line, err=True)
     if diff:
         click.echo("".join(file.diff() for file in result.files), nl=False)

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import click
 
 from tfparallel import errors
-from tfparallel.backends.cluster import access, backend
+from tfparallel.backends.cluster import access, cluster_backend
 from tfparallel.cli import complete, options
 from tfparallel_operator.api import load
 
@@ -20,7 +20,7 @@ from tfparallel_operator.api import load
     callback=options.bare_names,
 )
 @options.cluster
-def command(job_names: Sequence[str], *, choice: access.Choice) -> None:
+def command(job_names: Sequence[str], *, choice: access.ConnectionOptions) -> None:
     """Delete jobs with their pods and other objects.
 
     Claims stay, with checkpoints and models, unless the job says otherwise.
@@ -29,7 +29,7 @@ def command(job_names: Sequence[str], *, choice: access.Choice) -> None:
     are deleted.
     """
 
-    async def act(cluster: backend.ClusterBackend) -> None:
+    async def act(cluster: cluster_backend.ClusterBackend) -> None:
         problems: list[str] = []
         for name in job_names:
             try:

@@ -7,14 +7,14 @@ from collections.abc import Sequence
 import click
 
 from tfparallel import errors, models
-from tfparallel.backends.cluster import access, backend
+from tfparallel.backends.cluster import access, cluster_backend
 from tfparallel.cli import complete, listing, options
 from tfparallel.results import fetch, files, folder, stores
 from tfparallel.terminal import wrapping
 from tfparallel_operator.api import names
 
 
-class _Nouns(options.Group):
+class _Nouns(options.CommandGroup):
     """A command that accepts the plural of its nouns, as kubectl does."""
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
@@ -58,7 +58,7 @@ def job(
     labels: str | None,
     watch: bool,
     output_format: str,
-    choice: access.Choice,
+    choice: access.ConnectionOptions,
 ) -> None:
     """List jobs as kubectl does; `get jobs` is the same.
 
@@ -69,7 +69,7 @@ def job(
     if watch and len(job_names) > 1:
         raise click.UsageError("--watch follows one job, or all: give one name, or none")
 
-    async def act(cluster: backend.ClusterBackend) -> None:
+    async def act(cluster: cluster_backend.ClusterBackend) -> None:
         if watch:
             for name in job_names:
                 await cluster.get_job(name)  # or: there is none
@@ -112,7 +112,7 @@ def model(
     everything: bool,
     image: str | None,
     path: str | None,
-    choice: access.Choice,
+    choice: access.ConnectionOptions,
 ) -> None:
     """Copy model.keras of a job that has succeeded to this machine.
 
@@ -122,7 +122,7 @@ def model(
 
     Exit status: 0 copied, 1 the job has no model, or it cannot be read, 2 no such job.
     """
-    part = files.Part.ALL if everything else files.Part.MODEL
+    part = files.ResultSelection.ALL if everything else files.ResultSelection.MODEL
     if folder.is_run(name):
         run = pathlib.Path(name)
         to = target or _choose_folder(run.resolve().name)
@@ -131,10 +131,12 @@ def model(
         asyncio.run(_bring(store, part, to, name, is_script=of_script is not None))
         return
 
-    async def act(cluster: backend.ClusterBackend) -> None:
+    async def act(cluster: cluster_backend.ClusterBackend) -> None:
         job = await cluster.get_job(name)
         _check_finished(job, part)
-        async with stores.opened(cluster, job, stores.Choice(image, path), wrapping.say) as store:
+        async with stores.opened(
+            cluster, job, stores.StoreOptions(image, path), wrapping.say
+        ) as store:
             to = target or _choose_folder(name)
             await _bring(store, part, to, name, is_script=job.is_script)
 
@@ -146,8 +148,10 @@ def _choose_folder(name: str) -> pathlib.Path:
     return pathlib.Path(f"{name}-model")
 
 
-def _check_finished(job: models.Job, part: files.Part) -> None:
-    if job.state == names.State.SUCCEEDED or (part is files.Part.ALL and job.is_finished):
+def _check_finished(job: models.Job, part: files.ResultSelection) -> None:
+    if job.state == names.State.SUCCEEDED or (
+        part is files.ResultSelection.ALL and job.is_finished
+    ):
         return
     if job.is_finished:
         raise errors.Failure(
@@ -161,11 +165,16 @@ def _check_finished(job: models.Job, part: files.Part) -> None:
 
 
 async def _bring(
-    store: files.Store, part: files.Part, to: pathlib.Path, name: str, *, is_script: bool = False
+    store: files.Store,
+    part: files.ResultSelection,
+    to: pathlib.Path,
+    name: str,
+    *,
+    is_script: bool = False,
 ) -> None:
     fetched = await fetch.fetch(store, part, to, name, wrapping.say, is_script=is_script)
-    for file in fetched if part is files.Part.MODEL else ():
+    for file in fetched if part is files.ResultSelection.MODEL else ():
         wrapping.echo(str(to / file.path))
-    if part is files.Part.ALL:
+    if part is files.ResultSelection.ALL:
         size = sum(file.size for file in fetched) / 2**20
         click.echo(f"{to}: {len(fetched)} files, {size:.1f} MiB")

@@ -8,8 +8,7 @@ from tfparallel import models
 from tfparallel.backend import Backend
 from tfparallel.cli import options
 from tfparallel.diagnosis import unseen
-from tfparallel.terminal import display, wrapping
-from tfparallel.terminal import status as terminal
+from tfparallel.terminal import display, job_tables, wrapping
 from tfparallel_operator import wall_clock
 
 TABLES = (options.Format.TABLE, options.Format.WIDE)
@@ -29,7 +28,7 @@ def show(
         single: whether json and yaml are those of the one job, not of a list.
     """
     if output_format not in TABLES:
-        terminal.print_objects(jobs, output_format, single=single)
+        job_tables.print_objects(jobs, output_format, single=single)
     elif not jobs:
         where = "any namespace" if namespace is None else f"namespace {namespace!r}"
         click.echo(
@@ -38,7 +37,7 @@ def show(
     else:
         wide = output_format == options.Format.WIDE
         out, _ = display.consoles()
-        table = terminal.jobs_table(
+        table = job_tables.jobs_table(
             jobs, wall_clock.utc_now(), everywhere=namespace is None, wide=wide
         )
         if wide:
@@ -68,11 +67,11 @@ async def follow(
     widths: tuple[int, ...] = ()
     async for job in changes:
         if output_format not in TABLES:
-            terminal.print_objects([job], output_format, single=True)
+            job_tables.print_objects([job], output_format, single=True)
             continue
-        rows = [terminal.cells(job, wall_clock.utc_now(), everywhere=everywhere, wide=wide)]
+        rows = [job_tables.cells(job, wall_clock.utc_now(), everywhere=everywhere, wide=wide)]
         if not widths:
-            rows.insert(0, terminal.columns(everywhere=everywhere, wide=wide))
+            rows.insert(0, job_tables.columns(everywhere=everywhere, wide=wide))
             widths = tuple(max(map(len, column)) for column in zip(*rows, strict=True))
         for row in rows:
             padded = map(str.ljust, row, widths)

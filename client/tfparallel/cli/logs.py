@@ -2,7 +2,7 @@
 
 import click
 
-from tfparallel import backend, logs
+from tfparallel import backend, replica_logs
 from tfparallel.backends.cluster import access
 from tfparallel.cli import complete, options
 from tfparallel.terminal import display
@@ -26,7 +26,7 @@ def command(
     follow: bool,
     everyone: bool,
     tail: int | None,
-    choice: access.Choice,
+    choice: access.ConnectionOptions,
 ) -> None:
     """Show what a replica wrote, such as worker-1.
 
@@ -42,10 +42,10 @@ def command(
 
     async def act(jobs: backend.Backend) -> None:
         job = await jobs.get_job(name)
-        chosen = logs.ALL_REPLICAS if everyone else replica
+        chosen = replica_logs.ALL_REPLICAS if everyone else replica
         usual = replica or job.coordinator
         out, err = display.consoles()
-        async for line in logs.read(jobs, job, chosen, follow=follow, tail=tail):
+        async for line in replica_logs.read(jobs, job, chosen, follow=follow, tail=tail):
             if line.replica != usual and not everyone:
                 usual = line.replica
                 display.print_line(err, f"{line.replica} failed: this is its log")

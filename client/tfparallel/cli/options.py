@@ -11,8 +11,8 @@ from typing import Any, TypeVar
 import click
 
 from tfparallel import backend as jobs
-from tfparallel.backends.cluster import access, backend
-from tfparallel.backends.local import variables as local_variables
+from tfparallel.backends.cluster import access, cluster_backend
+from tfparallel.backends.local import container_variables as local_variables
 from tfparallel.cli import complete
 from tfparallel.results import folder
 from tfparallel_operator.api import names
@@ -102,7 +102,7 @@ class Format(enum.StrEnum):
     NAME = "name"
 
 
-class Group(click.Group):
+class CommandGroup(click.Group):
     """A command with verbs or nouns; without one it prints its help, as kubectl does."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
@@ -169,14 +169,16 @@ def cluster(verb: Callable[..., None]) -> Callable[..., None]:
         kubeconfig: str | None,
         **more: Any,
     ) -> None:
-        choice = access.Choice(kubeconfig=kubeconfig, context=context, namespace=namespace)
+        choice = access.ConnectionOptions(
+            kubeconfig=kubeconfig, context=context, namespace=namespace
+        )
         verb(*arguments, choice=choice, **more)
 
     return with_choice
 
 
 def on_job_or_folder(
-    name: str, choice: access.Choice, act: Callable[[jobs.Backend], Awaitable[T]]
+    name: str, choice: access.ConnectionOptions, act: Callable[[jobs.Backend], Awaitable[T]]
 ) -> T:
     """Act on the local run of a folder, or on the chosen cluster."""
     if not folder.is_run(name):
@@ -188,11 +190,13 @@ def on_job_or_folder(
     return asyncio.run(opened())
 
 
-def on_cluster(choice: access.Choice, act: Callable[[backend.ClusterBackend], Awaitable[T]]) -> T:
+def on_cluster(
+    choice: access.ConnectionOptions, act: Callable[[cluster_backend.ClusterBackend], Awaitable[T]]
+) -> T:
     """Connect to the chosen cluster and act there."""
 
     async def connected() -> T:
-        async with backend.ClusterBackend(access.find(choice)) as cluster_backend:
-            return await act(cluster_backend)
+        async with cluster_backend.ClusterBackend(access.find(choice)) as cluster:
+            return await act(cluster)
 
     return asyncio.run(connected())

@@ -7,7 +7,7 @@ import click
 
 from tfparallel.backends.local import folders
 from tfparallel.cli import options
-from tfparallel.planning import command as planning
+from tfparallel.planning import plan_output as planning
 from tfparallel.planning import request
 from tfparallel_operator.api import load
 from tfparallel_trainer.contract import job_file
@@ -86,7 +86,7 @@ def command(
     """
     if output is not None and str(output) in _FORMATS:
         raise load.SpecError(f"--output {output} names a folder: for the form, give -o {output}")
-    subject = request.read(file, request.Options(**values))
+    subject = request.read(file, request.PlanOptions(**values))
     if output_format == _JSON:
         planning.print_json(subject, output)
     else:

@@ -6,11 +6,11 @@ import pathlib
 import click
 
 from tfparallel import errors
-from tfparallel.backends.cluster import access, backend
+from tfparallel.backends.cluster import access, cluster_backend
 from tfparallel.backends.local import folders
 from tfparallel.cli import options
 from tfparallel.drawing import svg
-from tfparallel.report import gather, page, records
+from tfparallel.report import gather, page, run_records
 from tfparallel.results import folder, stores
 from tfparallel.terminal import wrapping
 from tfparallel_operator import wall_clock
@@ -41,7 +41,7 @@ def command(
     file: pathlib.Path | None,
     image: str | None,
     path: str | None,
-    choice: access.Choice,
+    choice: access.ConnectionOptions,
 ) -> None:
     """Write one page of HTML about a job: what ran, how it trained, where its time went.
 
@@ -60,14 +60,14 @@ def command(
         _write(gathered, file or folder.newest(run_folder) / _FILE)
         return
 
-    async def act(cluster: backend.ClusterBackend) -> None:
-        run = await gather.gather_job(cluster, name, stores.Choice(image, path), wrapping.say)
+    async def act(cluster: cluster_backend.ClusterBackend) -> None:
+        run = await gather.gather_job(cluster, name, stores.StoreOptions(image, path), wrapping.say)
         _write(run, file or pathlib.Path(f"{name}-{_FILE}"))
 
     options.on_cluster(choice, act)
 
 
-def _write(run: records.Run, file: pathlib.Path) -> None:
+def _write(run: run_records.RunRecords, file: pathlib.Path) -> None:
     text = page.render(run, wall_clock.utc_now())
     try:
         file.parent.mkdir(parents=True, exist_ok=True)

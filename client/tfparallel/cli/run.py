@@ -9,7 +9,7 @@ import click
 
 from tfparallel import errors, run_summary, validation
 from tfparallel.backends.local import folders, ports
-from tfparallel.backends.local import run as local_run
+from tfparallel.backends.local import local_run as local_run
 from tfparallel.cli import exits, options
 from tfparallel.job_source import source as sources
 from tfparallel.terminal import display

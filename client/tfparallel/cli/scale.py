@@ -2,7 +2,7 @@
 
 import click
 
-from tfparallel.backends.cluster import access, backend
+from tfparallel.backends.cluster import access, cluster_backend
 from tfparallel.cli import options
 
 
@@ -16,7 +16,7 @@ from tfparallel.cli import options
     help="Workers of the job from now on.",
 )
 @options.cluster
-def command(name: str, *, workers: int, choice: access.Choice) -> None:
+def command(name: str, *, workers: int, choice: access.ConnectionOptions) -> None:
     """Change the number of workers of a job.
 
     The job has to have spec.tfReplicaSpecs.Worker.maxReplicas or minReplicas, which are the bounds.
@@ -25,7 +25,7 @@ def command(name: str, *, workers: int, choice: access.Choice) -> None:
     Exit status: 0 done, 1 the job has ended or the cluster refuses, 2 no such job or no workers.
     """
 
-    async def act(cluster: backend.ClusterBackend) -> None:
+    async def act(cluster: cluster_backend.ClusterBackend) -> None:
         await cluster.scale_job(name, workers)
 
     options.on_cluster(choice, act)

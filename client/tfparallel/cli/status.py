@@ -5,10 +5,9 @@ import click
 from tfparallel import models
 from tfparallel.backend import Backend
 from tfparallel.backends.cluster import access
-from tfparallel.backends.cluster.backend import ClusterBackend
+from tfparallel.backends.cluster.cluster_backend import ClusterBackend
 from tfparallel.cli import complete, listing, options
-from tfparallel.terminal import display
-from tfparallel.terminal import status as terminal
+from tfparallel.terminal import display, job_tables
 
 
 @click.command("status")
@@ -26,7 +25,12 @@ from tfparallel.terminal import status as terminal
 @options.output_format
 @options.cluster
 def command(
-    name: str | None, *, everywhere: bool, watch: bool, output_format: str, choice: access.Choice
+    name: str | None,
+    *,
+    everywhere: bool,
+    watch: bool,
+    output_format: str,
+    choice: access.ConnectionOptions,
 ) -> None:
     """List the jobs of a cluster, or show one.
 
@@ -63,11 +67,11 @@ def command(
 async def _show(backend: Backend, name: str, output_format: str) -> None:
     job = await backend.get_job(name)
     if output_format not in listing.TABLES:
-        terminal.print_objects([job], output_format, single=True)
+        job_tables.print_objects([job], output_format, single=True)
         return
     out, _ = display.consoles()
     replicas, events = await backend.list_replicas(job), await backend.list_events(job)
-    terminal.show(out, job, replicas, events)
+    job_tables.show(out, job, replicas, events)
     await listing.note_absence(backend, [job])
 
 
@@ -80,7 +84,7 @@ async def _follow(backend: Backend, name: str, output_format: str) -> None:
                 last = line
                 display.print_line(out, line)
         else:
-            terminal.print_objects([job], output_format, single=True)
+            job_tables.print_objects([job], output_format, single=True)
         if job.is_finished:
             return
 

@@ -10,7 +10,7 @@ import click
 import yaml
 
 from tfparallel import errors, following, models, submission
-from tfparallel.backends.cluster import access, backend
+from tfparallel.backends.cluster import access, cluster_backend
 from tfparallel.cli import exits, listing, options
 from tfparallel.terminal import display, wrapping
 from tfparallel_operator.api import names
@@ -44,7 +44,7 @@ def command(
     claim: str | None,
     detach: bool,
     dry_run: bool,
-    choice: access.Choice,
+    choice: access.ConnectionOptions,
 ) -> None:
     """Send a job and its files to a cluster, and follow the job.
 
@@ -61,7 +61,7 @@ def command(
         click.echo(yaml.safe_dump_all(map(dict, documents), sort_keys=False), nl=False)
         return
 
-    async def act(cluster: backend.ClusterBackend) -> models.Job:
+    async def act(cluster: cluster_backend.ClusterBackend) -> models.Job:
         created = await cluster.submit(prepared)
         files = sum(map(len, (c["binaryData"]["chunk"] for c in prepared.sources))) * 3 // 4
         sent = f" with {files / 1024:.0f} KiB of files" if prepared.sources else ""
@@ -74,7 +74,7 @@ def command(
         sys.exit(exits.FAILED)
 
 
-async def _follow(cluster: backend.ClusterBackend, job: models.Job) -> models.Job:
+async def _follow(cluster: cluster_backend.ClusterBackend, job: models.Job) -> models.Job:
     """Show the job until it ends; on Ctrl-C, ask whether to delete it."""
     with display.Display((), is_of_trainer=not job.is_script) as screen:
         shown = asyncio.create_task(following.follow(cluster, job, screen))
@@ -96,7 +96,7 @@ async def _follow(cluster: backend.ClusterBackend, job: models.Job) -> models.Jo
     return finished
 
 
-async def _ask(cluster: backend.ClusterBackend, job: models.Job) -> None:
+async def _ask(cluster: cluster_backend.ClusterBackend, job: models.Job) -> None:
     """Ask whether to delete the job; without a terminal, leave it running."""
     follow = f"follow it: tfparallel logs -f {job.name}; delete it: tfparallel delete {job.name}"
     if sys.stdin.isatty():

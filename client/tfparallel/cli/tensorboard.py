@@ -11,10 +11,10 @@ from collections.abc import Awaitable, Iterator
 import click
 
 from tfparallel import errors
-from tfparallel.backends.cluster import access, backend, refusals
+from tfparallel.backends.cluster import access, cluster_backend, refusals
 from tfparallel.cli import options
-from tfparallel.results import events, files, folder, stores
-from tfparallel.terminal import tensorboard, wrapping
+from tfparallel.results import event_files, files, folder, stores
+from tfparallel.terminal import tensorboard_process, wrapping
 from tfparallel_trainer.contract import outputs
 
 
@@ -47,7 +47,7 @@ def command(
     target: pathlib.Path | None,
     image: str | None,
     path: str | None,
-    choice: access.Choice,
+    choice: access.ConnectionOptions,
 ) -> None:
     """Show the curves of a job in TensorBoard, until Ctrl-C.
 
@@ -57,16 +57,18 @@ def command(
 
     Exit status: 0 ended by Ctrl-C, 1 no event files, or TensorBoard does not start, 2 no such job.
     """
-    tensorboard.find()
+    tensorboard_process.find()
     if folder.is_run(name):
-        asyncio.run(_show(events.find(pathlib.Path(name)), port, asyncio.Event().wait()))
+        asyncio.run(_show(event_files.find(pathlib.Path(name)), port, asyncio.Event().wait()))
         return
 
-    pod_choice = stores.Choice(image, path)
+    pod_choice = stores.StoreOptions(image, path)
 
-    async def act(cluster: backend.ClusterBackend) -> None:
+    async def act(cluster: cluster_backend.ClusterBackend) -> None:
         with _kept(target) as to:
-            begin = functools.partial(events.copies, cluster, name, to, pod_choice, wrapping.say)
+            begin = functools.partial(
+                event_files.copies, cluster, name, to, pod_choice, wrapping.say
+            )
             first = begin()
             async with contextlib.aclosing(first):
                 with refusals.explained(cluster.context):
@@ -75,7 +77,7 @@ def command(
                     wrapping.say(
                         f"{name} has written no event files yet: TensorBoard shows them later"
                     )
-                copying = events.keep_copying(begin, first, wrapping.say)
+                copying = event_files.keep_copying(begin, first, wrapping.say)
                 await _show(to if job.is_script else to / outputs.TENSORBOARD, port, copying)
 
     options.on_cluster(choice, act)
@@ -94,7 +96,7 @@ async def _show(shown: pathlib.Path, port: int | None, copying: Awaitable[object
     """Show a folder until a signal or TensorBoard itself ends it."""
     copies = asyncio.ensure_future(copying)
     try:
-        async with tensorboard.started(shown, port) as board:
+        async with tensorboard_process.started(shown, port) as board:
             click.echo(f"TensorBoard: {board.address} (Ctrl-C ends it)")
             if await _wait(board):
                 raise errors.Failure(
@@ -106,7 +108,7 @@ async def _show(shown: pathlib.Path, port: int | None, copying: Awaitable[object
         await asyncio.gather(copies, return_exceptions=True)
 
 
-async def _wait(board: tensorboard.Board) -> bool:
+async def _wait(board: tensorboard_process.Board) -> bool:
     """Wait for a signal or the end of the program; return whether it failed.
 
     The terminal sends Ctrl-C to the program too, which then ends with 0.

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 import click
 
 from tfparallel import validation
-from tfparallel.backends.cluster import access, backend
+from tfparallel.backends.cluster import access, cluster_backend
 from tfparallel.cli import options
 from tfparallel.terminal import wrapping
 from tfparallel_operator.api import load
@@ -22,7 +22,9 @@ from tfparallel_operator.api import load
     " jobs.",
 )
 @options.cluster
-def command(paths: Sequence[pathlib.Path], *, ask_server: bool, choice: access.Choice) -> None:
+def command(
+    paths: Sequence[pathlib.Path], *, ask_server: bool, choice: access.ConnectionOptions
+) -> None:
     """Check jobs as the API server would, without one.
 
     A file may hold several jobs, and lists of them. Of a folder, the files .yaml, .yml and .json
@@ -51,9 +53,9 @@ def command(paths: Sequence[pathlib.Path], *, ask_server: bool, choice: access.C
         raise load.SpecError(*faults)
 
 
-def _read(path: pathlib.Path) -> tuple[list[validation.Job], list[str]]:
+def _read(path: pathlib.Path) -> tuple[list[validation.ManifestJob], list[str]]:
     """Return the jobs at a path, and the problems of its files."""
-    jobs: list[validation.Job] = []
+    jobs: list[validation.ManifestJob] = []
     faults: list[str] = []
     try:
         files = validation.find_files(path)
@@ -68,12 +70,14 @@ def _read(path: pathlib.Path) -> tuple[list[validation.Job], list[str]]:
 
 
 def _ask(
-    choice: access.Choice, jobs: Sequence[validation.Job]
-) -> tuple[list[validation.Job], list[str]]:
+    choice: access.ConnectionOptions, jobs: Sequence[validation.ManifestJob]
+) -> tuple[list[validation.ManifestJob], list[str]]:
     """Return the jobs that the API server would accept, and its problems with the others."""
 
-    async def act(cluster: backend.ClusterBackend) -> tuple[list[validation.Job], list[str]]:
-        valid: list[validation.Job] = []
+    async def act(
+        cluster: cluster_backend.ClusterBackend,
+    ) -> tuple[list[validation.ManifestJob], list[str]]:
+        valid: list[validation.ManifestJob] = []
         faults: list[str] = []
         for job in jobs:
             problems = job.locate(await cluster.dry_run_job(job.document))

@@ -7,7 +7,7 @@ import click
 import yaml
 
 from tfparallel import errors
-from tfparallel.backends.cluster import access, backend, doctor_checks
+from tfparallel.backends.cluster import access, cluster_backend, doctor_checks
 from tfparallel.cli import options
 from tfparallel.terminal import wrapping
 from tfparallel_operator.api import load
@@ -28,7 +28,7 @@ _SECONDS = 5.0
     help="What is printed.",
 )
 @options.cluster
-def command(*, only_client: bool, output_format: str, choice: access.Choice) -> None:
+def command(*, only_client: bool, output_format: str, choice: access.ConnectionOptions) -> None:
     """Print the version of this command, and what the cluster has installed.
 
     Exit status: 0 also if no cluster answers.
@@ -45,13 +45,13 @@ def command(*, only_client: bool, output_format: str, choice: access.Choice) -> 
             wrapping.echo(f"{name} {text}")
 
 
-async def _ask_cluster(choice: access.Choice) -> dict[str, str]:
+async def _ask_cluster(choice: access.ConnectionOptions) -> dict[str, str]:
     """Return the versions in a cluster, as the checks find them; empty: it does not answer."""
     versions: dict[str, str] = {}
     try:
         async with (
             asyncio.timeout(_SECONDS),
-            backend.ClusterBackend(access.find(choice)) as cluster,
+            cluster_backend.ClusterBackend(access.find(choice)) as cluster,
         ):
             async for check in doctor_checks.check(cluster, doctor_checks.VERSIONS):
                 versions[check.name] = check.text

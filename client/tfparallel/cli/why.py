@@ -8,7 +8,7 @@ import click
 from tfparallel import backend
 from tfparallel.backends.cluster import access
 from tfparallel.cli import options
-from tfparallel.diagnosis import findings, gather
+from tfparallel.diagnosis import findings, job_diagnosis
 from tfparallel.terminal import wrapping
 
 _WIDTH = 80
@@ -26,7 +26,7 @@ _WIDTH = 80
     help="What is printed.",
 )
 @options.cluster
-def command(name: str, *, output_format: str, choice: access.Choice) -> None:
+def command(name: str, *, output_format: str, choice: access.ConnectionOptions) -> None:
     """Say why a job waits, is slow, restarts or failed, and what to do.
 
     FOLDER is that of a local run, such as runs/JOB.
@@ -37,7 +37,7 @@ def command(name: str, *, output_format: str, choice: access.Choice) -> None:
 
     async def act(jobs: backend.Backend) -> None:
         job = await jobs.get_job(name)
-        diagnosis = await gather.diagnose(jobs, job)
+        diagnosis = await job_diagnosis.diagnose(jobs, job)
         if output_format == "json":
             click.echo(json.dumps(to_object(job.name, job.namespace, diagnosis), indent=2))
             return

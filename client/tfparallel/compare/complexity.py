@@ -5,17 +5,17 @@ import io
 import pathlib
 import tokenize
 
-from tfparallel.compare import plan, records
+from tfparallel.compare import trial_jobs, trial_records
 
 _TRAINER = {
-    plan.Mode.SYNC: (
+    trial_jobs.Mode.SYNC: (
         "comms/agreement.py",
         "comms/collectives.py",
         "objective/gradient_sums.py",
         "engines/mesh",
         "objective/synchrony.py",
     ),
-    plan.Mode.ASYNC: ("engines/servers",),
+    trial_jobs.Mode.ASYNC: ("engines/servers",),
 }
 """Parts of the trainer that one mode alone needs."""
 
@@ -30,7 +30,7 @@ _SILENT = {
 }
 
 
-def messages(mode: plan.Mode, model: records.Model, workers: int, servers: int) -> int:
+def messages(mode: trial_jobs.Mode, model: trial_records.Model, workers: int, servers: int) -> int:
     """Messages of an update, at least.
 
     Sync: in a ring of N each worker sends 2(N-1) parts of the sum of all gradients, which travel
@@ -38,17 +38,17 @@ def messages(mode: plan.Mode, model: records.Model, workers: int, servers: int) 
     asks for a part of the step and is answered; each variable and each gradient is asked for and
     sent once.
     """
-    if mode is plan.Mode.SYNC:
+    if mode is trial_jobs.Mode.SYNC:
         return 2 * workers * (workers - 1)
     return 2 + 2 * servers + 4 * model.variables
 
 
-def weight_bytes(mode: plan.Mode, model: records.Model, workers: int) -> int:
+def weight_bytes(mode: trial_jobs.Mode, model: trial_records.Model, workers: int) -> int:
     """Bytes of weights and gradients that an update sends over the network, with dense gradients.
 
     Sync: 2(N-1) times the gradients. Async: the weights to the worker, its gradient back.
     """
-    if mode is plan.Mode.SYNC:
+    if mode is trial_jobs.Mode.SYNC:
         return 2 * (workers - 1) * model.bytes
     return 2 * model.bytes
 
@@ -66,7 +66,7 @@ def lines(text: str) -> int:
     return len(numbers)
 
 
-def trainer_lines(mode: plan.Mode) -> int:
+def trainer_lines(mode: trial_jobs.Mode) -> int:
     """Lines of the trainer that this mode alone needs."""
     spec = importlib.util.find_spec("tfparallel_trainer")
     if spec is None or spec.origin is None:

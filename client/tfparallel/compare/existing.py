@@ -9,7 +9,7 @@ from rich import table as rich_table
 from rich import text as rich_text
 
 from tfparallel import train_log
-from tfparallel.compare import measure, text, verdict
+from tfparallel.compare import comparison_text, measure, verdict
 from tfparallel.terminal import display
 from tfparallel_operator.api import load
 from tfparallel_trainer.contract import outputs
@@ -29,7 +29,7 @@ class Mark:
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Run:
+class RecordedRun:
     """The records of a run."""
 
     name: str
@@ -77,7 +77,7 @@ def compare(places: Mapping[str, pathlib.Path], target: measure.Target | None) -
         display.print_line(out, conclusion(runs, target))
 
 
-def read(name: str, folder: pathlib.Path) -> Run:
+def read(name: str, folder: pathlib.Path) -> RecordedRun:
     """Read the records of a run.
 
     Raises:
@@ -93,7 +93,7 @@ def read(name: str, folder: pathlib.Path) -> Run:
     marks = list(_marks(measured))
     if not marks:
         raise load.SpecError(f"{name}: the run has recorded no step; give one that has trained")
-    return Run(name, marks, statistics.median(speeds) if speeds else None)
+    return RecordedRun(name, marks, statistics.median(speeds) if speeds else None)
 
 
 def _marks(measured: Sequence[train_log.Record]) -> Iterator[Mark]:
@@ -110,7 +110,7 @@ def _marks(measured: Sequence[train_log.Record]) -> Iterator[Mark]:
         yield Mark(record.step, (record.time - measured[0].time).total_seconds(), values)
 
 
-def table(runs: Sequence[Run], target: measure.Target | None) -> rich_table.Table:
+def table(runs: Sequence[RecordedRun], target: measure.Target | None) -> rich_table.Table:
     """Return a row for each run."""
     shown = rich_table.Table("Run", "Steps", "Seconds", "Examples/s")
     if target is not None:
@@ -118,7 +118,7 @@ def table(runs: Sequence[Run], target: measure.Target | None) -> rich_table.Tabl
         shown.add_column(f"Last {target.metric}")
     for run in runs:
         last = run.marks[-1]
-        row = [str(last.step), text.number(last.seconds), _number(run.speed)]
+        row = [str(last.step), comparison_text.number(last.seconds), _number(run.speed)]
         if target is not None:
             mark = run.first(target)
             row += [
@@ -130,17 +130,17 @@ def table(runs: Sequence[Run], target: measure.Target | None) -> rich_table.Tabl
 
 
 def _number(value: float | None) -> str:
-    return text.NOTHING if value is None else text.number(value)
+    return comparison_text.NOTHING if value is None else comparison_text.number(value)
 
 
-def conclusion(runs: Sequence[Run], target: measure.Target) -> str:
+def conclusion(runs: Sequence[RecordedRun], target: measure.Target) -> str:
     """Say which run reaches the target first."""
     reached = [(run, mark) for run in runs if (mark := run.first(target)) is not None]
     contenders = [
         verdict.Contender(
             run.name,
             *(
-                verdict.Figure(figure, None)
+                verdict.SeedStatistics(figure, None)
                 for figure in (mark.seconds, mark.step, run.marks[-1].seconds)
             ),
         )

@@ -15,7 +15,7 @@ _COUNTED = 8
 """Later columns, of virtual machines, are part of earlier ones."""
 
 
-class Meter:
+class LoadMeter:
     """Counts from its creation on what this process and its descendants that have ended use."""
 
     def __init__(self) -> None:

@@ -6,7 +6,7 @@ import math
 import statistics
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
-from tfparallel.compare import records
+from tfparallel.compare import trial_records
 
 EVALUATED = "val_"
 """Begins the names of an evaluation's metrics."""
@@ -51,7 +51,7 @@ class Point:
     """Loss and metrics then."""
 
 
-def points(run: records.Run) -> Iterator[Point]:
+def points(run: trial_records.TrialRun) -> Iterator[Point]:
     """Give the ends of a run's epochs in their order."""
     steps = examples = 0
     for epoch in run.epochs:
@@ -65,7 +65,7 @@ def points(run: records.Run) -> Iterator[Point]:
         yield Point(steps, examples, at - run.trained_from, values)
 
 
-def after_warmup(run: records.Run) -> tuple[int, int, float]:
+def after_warmup(run: trial_records.TrialRun) -> tuple[int, int, float]:
     """Return steps, examples and seconds after warm-up.
 
     These are all epochs but the first, each from its start to its last step: neither evaluations
@@ -85,30 +85,30 @@ def after_warmup(run: records.Run) -> tuple[int, int, float]:
     return len(rest), sum(step.examples for step in rest), seconds
 
 
-def speed(run: records.Run) -> float | None:
+def speed(run: trial_records.TrialRun) -> float | None:
     """Return examples per second after warm-up; None if the run is too short."""
     _, examples, seconds = after_warmup(run)
     return examples / seconds if seconds > 0 else None
 
 
-def step_seconds(run: records.Run) -> float | None:
+def step_seconds(run: trial_records.TrialRun) -> float | None:
     """Return the seconds between two updates after warm-up."""
     steps, _, seconds = after_warmup(run)
     return seconds / steps if steps else None
 
 
-def epoch_seconds(run: records.Run) -> float | None:
+def epoch_seconds(run: trial_records.TrialRun) -> float | None:
     """Return the seconds of an epoch after warm-up; None for a run with one epoch."""
     later = run.epochs[1:]
     return statistics.fmean(epoch.seconds for epoch in later) if later else None
 
 
-def first(run: records.Run, target: Target) -> Point | None:
+def first(run: trial_records.TrialRun, target: Target) -> Point | None:
     """The first end of an epoch where the target was reached."""
     return next((point for point in points(run) if target.met_by(point.values)), None)
 
 
-def reached_by_all(runs: Sequence[records.Run]) -> Target | None:
+def reached_by_all(runs: Sequence[trial_records.TrialRun]) -> Target | None:
     """The loss that every run reaches."""
     return common_target([[point.values for point in points(run)] for run in runs])
 
@@ -129,25 +129,27 @@ def common_target(runs: Sequence[Sequence[Mapping[str, float]]]) -> Target | Non
     return None
 
 
-def last_variance(run: records.Run) -> float:
+def last_variance(run: trial_records.TrialRun) -> float:
     """Variance of the steps' losses within the last epoch."""
     return statistics.pvariance([step.loss for step in run.epochs[-1].steps])
 
 
-def staleness(run: records.Run) -> Mapping[int, int]:
+def staleness(run: trial_records.TrialRun) -> Mapping[int, int]:
     """How many updates had which staleness; empty where workers step together."""
     counts = collections.Counter(step.staleness for step in run.steps if step.staleness is not None)
     return dict(sorted(counts.items()))
 
 
-def mean_staleness(run: records.Run) -> float | None:
+def mean_staleness(run: trial_records.TrialRun) -> float | None:
     """The mean over all updates."""
     counts = staleness(run)
     total = sum(counts.values())
     return sum(value * count for value, count in counts.items()) / total if total else None
 
 
-def per_update(run: records.Run, of: Callable[[records.Traffic], int]) -> float | None:
+def per_update(
+    run: trial_records.TrialRun, of: Callable[[trial_records.Traffic], int]
+) -> float | None:
     """Return what the processes send for an update after warm-up, evaluations included.
 
     None when fewer than two moments of that time are known.

@@ -42,7 +42,7 @@ class Sent:
     """TCP segments that carried data."""
 
 
-class Meter:
+class NetworkMeter:
     """Adds up what the descendants of a process send, also over connections that have ended."""
 
     def __init__(self, pid: int) -> None:

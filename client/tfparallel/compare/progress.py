@@ -8,7 +8,7 @@ from rich import console as rich_console
 from rich import progress as rich_progress
 
 from tfparallel.backends.local import watcher
-from tfparallel.compare import machine_load, measure, records
+from tfparallel.compare import machine_load, measure, trial_records
 from tfparallel.terminal import display
 from tfparallel_operator.api import job_status
 from tfparallel_operator.core import decision
@@ -58,7 +58,7 @@ class Screen:
         if not self._err.is_terminal:
             self._print(f"{self._title}: begins")
 
-    def end(self, run: records.Run) -> None:
+    def end(self, run: trial_records.TrialRun) -> None:
         """It has ended well."""
         if run.others is not None and run.others > machine_load.BUSY:
             self._print(
@@ -78,7 +78,7 @@ class Screen:
     def line(self, replica: str, text: str) -> None:
         """Lines of replicas are in their logs."""
 
-    def event(self, event: decision.Event) -> None:
+    def event(self, event: decision.JobEvent) -> None:
         """Show warnings."""
         if event.type is decision.EventType.WARNING:
             self._print(f"{self.what}: {event.reason}: {event.message}")

@@ -8,7 +8,7 @@ from tfparallel.compare import machine_load
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Figure:
+class SeedStatistics:
     """A figure over the seeds."""
 
     mean: float
@@ -16,7 +16,7 @@ class Figure:
     """Standard deviation; None with one seed."""
 
     @classmethod
-    def of(cls, values: Sequence[float]) -> "Figure":
+    def of(cls, values: Sequence[float]) -> "SeedStatistics":
         """Return the figure of the values of all seeds."""
         deviation = statistics.stdev(values) if len(values) > 1 else None
         return cls(statistics.fmean(values), deviation)
@@ -27,11 +27,11 @@ class Contender:
     """A variant, or a run, that reaches the target in every seed."""
 
     name: str
-    seconds: Figure
+    seconds: SeedStatistics
     """Of training until then."""
-    steps: Figure
+    steps: SeedStatistics
     """Updates of the weights until then."""
-    whole: Figure
+    whole: SeedStatistics
     """Seconds of the run with start and end."""
 
 

@@ -29,7 +29,7 @@ MEANINGS = {
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Row:
+class DifferenceRow:
     """One difference, as the cells of a table."""
 
     severity: Severity
@@ -45,7 +45,7 @@ class Row:
 class Difference(enum.Enum):
     """The differences between one kind of job and TFParallelJob, in the order of its page."""
 
-    _value_: Row
+    _value_: DifferenceRow
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 from tfparallel.diagnosis import findings
 from tfparallel_operator.api import job_status, names
-from tfparallel_operator.core import ends
+from tfparallel_operator.core import pod_ends
 from tfparallel_trainer.contract import exits
 
 _KILLED = ("", "Error", exits.describe(137))
@@ -16,7 +16,7 @@ def list_exits(facts: findings.Facts) -> Iterator[findings.Evidence]:
     for role, counts in facts.status.replicas.items():
         if counts.last_exit is not None:
             text = _describe_exit(role, counts, counts.last_exit, facts)
-            yield findings.Evidence(findings.Source.EXIT, text)
+            yield findings.Evidence(findings.EvidenceSource.EXIT, text)
 
 
 def describe_newest(facts: findings.Facts) -> tuple[str, job_status.LastExit] | None:
@@ -43,9 +43,11 @@ def _describe_exit(
 
 def _describe_memory(last: job_status.LastExit, limit: str | None) -> str:
     """Return the limit of a replica that may have run out of memory."""
-    if limit and (last.reason == ends.OOM_KILLED or (last.code == 137 and last.reason in _KILLED)):
+    if limit and (
+        last.reason == pod_ends.OOM_KILLED or (last.code == 137 and last.reason in _KILLED)
+    ):
         return f", with limits.memory {limit}"
-    if limit == "" and last.reason == ends.OOM_KILLED:
+    if limit == "" and last.reason == pod_ends.OOM_KILLED:
         return ", without limits.memory: its node ran out of memory"
     return ""
 

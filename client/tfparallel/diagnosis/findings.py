@@ -6,13 +6,13 @@ import enum
 from collections.abc import Iterator, Sequence
 
 from tfparallel import models
-from tfparallel.terminal import status as terminal
+from tfparallel.terminal import ages
 from tfparallel_operator.api import job_status, names
 from tfparallel_operator.core.status import conditions
 from tfparallel_trainer.contract import documentation
 
 
-class Kind(enum.StrEnum):
+class FindingKind(enum.StrEnum):
     """The kind of a diagnosis, in one word."""
 
     UNSEEN = "Unseen"
@@ -33,7 +33,7 @@ class Kind(enum.StrEnum):
     FAILED = "Failed"
 
 
-class Source(enum.StrEnum):
+class EvidenceSource(enum.StrEnum):
     """Where evidence comes from."""
 
     CONDITION = "condition"
@@ -50,7 +50,7 @@ class Source(enum.StrEnum):
 class Evidence:
     """A fact that supports a diagnosis."""
 
-    source: Source
+    source: EvidenceSource
     text: str
 
 
@@ -58,7 +58,7 @@ class Evidence:
 class Diagnosis:
     """A diagnosis: why a job waits, fails or is slow."""
 
-    kind: Kind
+    kind: FindingKind
     sentence: str
     remedy: str
     """What to do; empty: nothing."""
@@ -95,7 +95,7 @@ class Facts:
         """The job's status."""
         return self.job.status
 
-    def find_true(self, kind: names.Condition) -> job_status.Condition | None:
+    def find_true(self, kind: names.ConditionType) -> job_status.Condition | None:
         """Return a condition that is true."""
         condition = conditions.find(self.status, kind)
         holds = condition is not None and condition.status is job_status.Truth.TRUE
@@ -103,7 +103,7 @@ class Facts:
 
     def age(self, moment: datetime.datetime) -> str:
         """Return the time since then, such as 45s, 12m, 3h or 8d."""
-        return terminal.age(moment, self.now)
+        return ages.age(moment, self.now)
 
 
 def describe_condition(
@@ -113,10 +113,10 @@ def describe_condition(
     age = facts.age(condition.last_transition_time)
     description = f"{condition.reason}: {message}" if message else condition.reason
     text = f"{condition.type} is {condition.status} for {age}: {description}"
-    return Evidence(Source.CONDITION, text)
+    return Evidence(EvidenceSource.CONDITION, text)
 
 
 def describe_lines(facts: Facts) -> Iterator[Evidence]:
     """Yield the last lines of the witness."""
     for line in facts.last_lines:
-        yield Evidence(Source.LOG, line)
+        yield Evidence(EvidenceSource.LOG, line)

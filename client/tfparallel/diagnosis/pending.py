@@ -68,16 +68,16 @@ def list_evidence(wait: Wait, facts: findings.Facts) -> Iterator[findings.Eviden
     pod = wait.pod
     where = f", on {pod.node}" if pod.node else ", on no node"
     since = "" if pod.created is None else f" for {facts.age(pod.created)}"
-    yield findings.Evidence(findings.Source.POD, f"{pod.name} is Pending{since}{where}")
+    yield findings.Evidence(findings.EvidenceSource.POD, f"{pod.name} is Pending{since}{where}")
     for event in pod.list_warnings(facts.events)[-2:]:
         often = f" {event.count} times, last" if event.count > 1 else ""
         message = remedies.without_preemption(event.message)
         suffix = "" if message in wait.reason else f": {remedies.shorten(message)}"
         text = f"{event.reason}{often} {facts.age(event.time)} ago{suffix}"
-        yield findings.Evidence(findings.Source.EVENT, text)
+        yield findings.Evidence(findings.EvidenceSource.EVENT, text)
     yield from _list_evidence_of_claims(wait.reason, facts)
     for cause in wait.other_causes:
-        yield findings.Evidence(findings.Source.POD, cause)
+        yield findings.Evidence(findings.EvidenceSource.POD, cause)
 
 
 def _list_evidence_of_claims(reason: str, facts: findings.Facts) -> Iterator[findings.Evidence]:
@@ -88,14 +88,14 @@ def _list_evidence_of_claims(reason: str, facts: findings.Facts) -> Iterator[fin
         kind = f"of class {claim.storage_class}" if claim.storage_class else "of no class"
         modes = ", ".join(claim.access_modes)
         yield findings.Evidence(
-            findings.Source.CLAIM, f"{claim.name} is {claim.phase}, {modes}, {kind}"
+            findings.EvidenceSource.CLAIM, f"{claim.name} is {claim.phase}, {modes}, {kind}"
         )
         for event in pending_reasons.of_object(facts.events, "persistentvolumeclaim", claim.name)[
             -1:
         ]:
             text = "" if event.message in reason else f": {remedies.shorten(event.message)}"
             yield findings.Evidence(
-                findings.Source.EVENT, f"{event.reason} {facts.age(event.time)} ago{text}"
+                findings.EvidenceSource.EVENT, f"{event.reason} {facts.age(event.time)} ago{text}"
             )
 
 

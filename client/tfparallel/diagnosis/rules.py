@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterable, Iterator
 
 from tfparallel.backends.local import detached
 from tfparallel.diagnosis import endings, findings, pending, slowness, unseen
-from tfparallel.terminal import status as terminal
+from tfparallel.terminal import ages
 from tfparallel_operator.api import job_status, names
 from tfparallel_operator.core import remedies
 from tfparallel_operator.core.status import conditions
@@ -23,16 +23,16 @@ def diagnose(facts: findings.Facts) -> findings.Diagnosis:
 
 
 def _succeeded(facts: findings.Facts) -> findings.Diagnosis | None:
-    condition = facts.find_true(names.Condition.SUCCEEDED)
+    condition = facts.find_true(names.ConditionType.SUCCEEDED)
     if condition is None:
         return None
     age = facts.age(condition.last_transition_time)
     separate = _separate(facts)
     if separate is not None:
         sentence = f"{facts.job.name} succeeded {age} ago, but {separate.sentence}"
-        return dataclasses.replace(separate, kind=findings.Kind.SUCCEEDED, sentence=sentence)
+        return dataclasses.replace(separate, kind=findings.FindingKind.SUCCEEDED, sentence=sentence)
     sentence = f"{facts.job.name} succeeded {age} ago: {condition.message}"
-    return findings.Diagnosis(findings.Kind.SUCCEEDED, sentence, "")
+    return findings.Diagnosis(findings.FindingKind.SUCCEEDED, sentence, "")
 
 
 def _separating(facts: findings.Facts) -> findings.Diagnosis | None:
@@ -44,19 +44,19 @@ def _separating(facts: findings.Facts) -> findings.Diagnosis | None:
 
 def _separate(facts: findings.Facts) -> findings.Diagnosis | None:
     """The replicas of a script train models of their own."""
-    condition = facts.find_true(names.Condition.SEPARATE_TRAINING)
+    condition = facts.find_true(names.ConditionType.SEPARATE_TRAINING)
     report = facts.status.separate_training
     if condition is None or report is None:
         return None
     evidence = (findings.describe_condition(condition, facts), *findings.describe_lines(facts))
     remedy = f"{report.describe_remedy()}. Do nothing if you want separate models."
     return findings.Diagnosis(
-        findings.Kind.SEPARATE, report.cause, remedy, evidence, condition.reason
+        findings.FindingKind.SEPARATE, report.cause, remedy, evidence, condition.reason
     )
 
 
 def _failed(facts: findings.Facts) -> findings.Diagnosis | None:
-    condition = facts.find_true(names.Condition.FAILED)
+    condition = facts.find_true(names.ConditionType.FAILED)
     if condition is None:
         return None
     age, problem = facts.age(condition.last_transition_time), conditions.read_problem(condition)
@@ -65,7 +65,7 @@ def _failed(facts: findings.Facts) -> findings.Diagnosis | None:
     evidence += findings.describe_lines(facts)
     remedy = _remedy_of_failure(facts, condition)
     return findings.Diagnosis(
-        findings.Kind.FAILED, sentence, remedy, tuple(evidence), condition.reason
+        findings.FindingKind.FAILED, sentence, remedy, tuple(evidence), condition.reason
     )
 
 
@@ -93,30 +93,30 @@ def _find_remedy(facts: findings.Facts, condition: job_status.Condition) -> str:
 
 
 def _suspended(facts: findings.Facts) -> findings.Diagnosis | None:
-    condition = facts.find_true(names.Condition.SUSPENDED)
+    condition = facts.find_true(names.ConditionType.SUSPENDED)
     if condition is None:
         return None
     age = facts.age(condition.last_transition_time)
     sentence = f"{facts.job.name} has been suspended for {age}, by runPolicy.suspend"
     remedy = f"Let it run: `tfparallel resume {facts.job.name}`."
-    return findings.Diagnosis(findings.Kind.SUSPENDED, sentence, remedy)
+    return findings.Diagnosis(findings.FindingKind.SUSPENDED, sentence, remedy)
 
 
 def _refused(facts: findings.Facts) -> findings.Diagnosis | None:
-    condition = facts.find_true(names.Condition.CREATION_REFUSED)
+    condition = facts.find_true(names.ConditionType.CREATION_REFUSED)
     if condition is None:
         return None
     return _explain(
         facts,
         condition,
-        findings.Kind.REFUSED,
+        findings.FindingKind.REFUSED,
         lead="has waited for {age}:",
         remedy="Correct what the message names: the operator tries again by itself.",
     )
 
 
 def _queued(facts: findings.Facts) -> findings.Diagnosis | None:
-    condition = conditions.find(facts.status, names.Condition.ADMITTED)
+    condition = conditions.find(facts.status, names.ConditionType.ADMITTED)
     waits = condition is not None and condition.reason in (
         names.Reason.JOB_QUEUED,
         names.Reason.JOB_EVICTED,
@@ -126,7 +126,7 @@ def _queued(facts: findings.Facts) -> findings.Diagnosis | None:
     return _explain(
         facts,
         condition,
-        findings.Kind.QUEUED,
+        findings.FindingKind.QUEUED,
         lead="has waited for {age} in",
         remedy="Wait until Kueue admits it, or choose another queue.",
         more=_list_events_of_queue(facts, condition),
@@ -142,18 +142,18 @@ def _list_events_of_queue(
         if event.message not in condition.message:
             message = remedies.shorten(event.message)
             text = f"{event.reason} {facts.age(event.time)} ago: {message}"
-            yield findings.Evidence(findings.Source.EVENT, text)
+            yield findings.Evidence(findings.EvidenceSource.EVENT, text)
 
 
 def _stalled(facts: findings.Facts) -> findings.Diagnosis | None:
-    condition = facts.find_true(names.Condition.TRAINING_STALLED)
+    condition = facts.find_true(names.ConditionType.TRAINING_STALLED)
     wait = pending.find_wait(facts)
     if condition is None or (wait is not None and wait.reason):
         return None
     return _explain(
         facts,
         condition,
-        findings.Kind.STALLED,
+        findings.FindingKind.STALLED,
         lead="has stalled:",
         remedy=f"Read what the coordinator wrote last: `tfparallel logs {facts.job.handle}`.",
         more=findings.describe_lines(facts),
@@ -161,7 +161,7 @@ def _stalled(facts: findings.Facts) -> findings.Diagnosis | None:
 
 
 def _restarting(facts: findings.Facts) -> findings.Diagnosis | None:
-    condition = facts.find_true(names.Condition.RESTARTING)
+    condition = facts.find_true(names.ConditionType.RESTARTING)
     if condition is None:
         return None
     problem = conditions.read_problem(condition)
@@ -169,25 +169,29 @@ def _restarting(facts: findings.Facts) -> findings.Diagnosis | None:
     sentence = f"{facts.job.name} restarts as attempt {facts.status.attempt}"
     begins_at = facts.status.attempt_time
     if begins_at is not None and begins_at > facts.now:
-        sentence += f" in {terminal.age(facts.now, begins_at)}"
+        sentence += f" in {ages.age(facts.now, begins_at)}"
     wait = pending.find_wait(facts)
     if wait is not None and wait.reason:
         evidence[0] = findings.describe_condition(condition, facts, problem)
         evidence += pending.list_evidence(wait, facts)
         sentence = f"{sentence}, and {pending.describe_wait(wait)}"
         return findings.Diagnosis(
-            findings.Kind.RESTARTING, sentence, wait.remedy, tuple(evidence), condition.reason
+            findings.FindingKind.RESTARTING,
+            sentence,
+            wait.remedy,
+            tuple(evidence),
+            condition.reason,
         )
     evidence += (
         findings.Evidence(
-            findings.Source.POD, f"{replica.pod} is still being deleted on {replica.node}"
+            findings.EvidenceSource.POD, f"{replica.pod} is still being deleted on {replica.node}"
         )
         for replica in facts.replicas
         if replica.phase == "Terminating"
     )
     evidence += findings.describe_lines(facts)
     return findings.Diagnosis(
-        findings.Kind.RESTARTING,
+        findings.FindingKind.RESTARTING,
         f"{sentence}: {problem}",
         _find_remedy(facts, condition) or "Wait: the operator creates the replicas again.",
         tuple(evidence),
@@ -197,18 +201,18 @@ def _restarting(facts: findings.Facts) -> findings.Diagnosis | None:
 
 def _waiting(facts: findings.Facts) -> findings.Diagnosis | None:
     """Replicas wait: all of them, or with parameter servers some."""
-    runs = facts.find_true(names.Condition.RUNNING) is not None
+    runs = facts.find_true(names.ConditionType.RUNNING) is not None
     wait = pending.find_wait(facts)
     name, ready = facts.job.name, facts.status.ready
     if wait is None:
         if runs:
             return None
         sentence = f"{name} is pending: {_next_act(facts)}"
-        return findings.Diagnosis(findings.Kind.PENDING, sentence, "Wait a moment.")
+        return findings.Diagnosis(findings.FindingKind.PENDING, sentence, "Wait a moment.")
     state = f"runs with {ready} replicas" if runs else "is pending"
     sentence = f"{name} {state}: {pending.describe_wait(wait)}"
     evidence = tuple(pending.list_evidence(wait, facts))
-    return findings.Diagnosis(findings.Kind.PENDING, sentence, wait.remedy, evidence)
+    return findings.Diagnosis(findings.FindingKind.PENDING, sentence, wait.remedy, evidence)
 
 
 def _next_act(facts: findings.Facts) -> str:
@@ -222,13 +226,13 @@ def _next_act(facts: findings.Facts) -> str:
 
 
 def _invalid(facts: findings.Facts) -> findings.Diagnosis | None:
-    condition = facts.find_true(names.Condition.SPEC_INVALID)
+    condition = facts.find_true(names.ConditionType.SPEC_INVALID)
     if condition is None:
         return None
     return _explain(
         facts,
         condition,
-        findings.Kind.REFUSED,
+        findings.FindingKind.REFUSED,
         lead="keeps its last valid spec:",
         remedy="Correct the field and apply the job again.",
     )
@@ -236,9 +240,9 @@ def _invalid(facts: findings.Facts) -> findings.Diagnosis | None:
 
 def _contested(facts: findings.Facts) -> findings.Diagnosis | None:
     """Another installation watches a job that trains."""
-    condition = facts.find_true(names.Condition.CONTESTED)
+    condition = facts.find_true(names.ConditionType.CONTESTED)
     paced = slowness.diagnose_pace(facts)
-    if condition is None or paced.kind is findings.Kind.SLOW:
+    if condition is None or paced.kind is findings.FindingKind.SLOW:
         return None
     problem = conditions.read_problem(condition).rstrip(".")
     evidence = (findings.describe_condition(condition, facts), *paced.evidence)
@@ -251,7 +255,7 @@ def _contested(facts: findings.Facts) -> findings.Diagnosis | None:
 def _explain(
     facts: findings.Facts,
     condition: job_status.Condition,
-    kind: findings.Kind,
+    kind: findings.FindingKind,
     *,
     lead: str,
     remedy: str,

@@ -27,7 +27,7 @@ def diagnose_pace(facts: findings.Facts) -> findings.Diagnosis:
     if holdup is not None:
         sentence = f"{name} is slow: {holdup.cause}"
         evidence = tuple(_list_evidence_of_slowness(facts))
-        return findings.Diagnosis(findings.Kind.SLOW, sentence, holdup.remedy, evidence)
+        return findings.Diagnosis(findings.FindingKind.SLOW, sentence, holdup.remedy, evidence)
     not_scaled = _not_scaled(facts)
     if not_scaled is not None:
         return not_scaled
@@ -35,16 +35,16 @@ def diagnose_pace(facts: findings.Facts) -> findings.Diagnosis:
         summary = describe_progress(progress.report)
         sentence = f"{name} trains, and nothing that it reports holds it up: {summary}"
         evidence = tuple(_list_evidence_of_training(progress.report, facts.status))
-        return findings.Diagnosis(findings.Kind.TRAINING, sentence, "", evidence)
-    running = conditions.find(facts.status, names.Condition.RUNNING)
+        return findings.Diagnosis(findings.FindingKind.TRAINING, sentence, "", evidence)
+    running = conditions.find(facts.status, names.ConditionType.RUNNING)
     age = facts.age(facts.now if running is None else running.last_transition_time)
     lines = tuple(findings.describe_lines(facts))
     if is_script:
         sentence = f"{name} has run its own command for {age}, which reports no progress"
         remedy = f"Read its log: `tfparallel logs {facts.job.handle} --all`."
-        return findings.Diagnosis(findings.Kind.TRAINING, sentence, remedy, lines)
+        return findings.Diagnosis(findings.FindingKind.TRAINING, sentence, remedy, lines)
     sentence = f"{name} starts: its replicas have run for {age}, and no step has ended yet"
-    return findings.Diagnosis(findings.Kind.STARTING, sentence, "Wait a moment.", lines)
+    return findings.Diagnosis(findings.FindingKind.STARTING, sentence, "Wait a moment.", lines)
 
 
 def _restarted(
@@ -62,11 +62,11 @@ def _restarted(
         sentence += f": {exit_text}"
         remedy = remedies.find_for_exit(last.code, last.reason, "") or remedy
     evidence = [
-        findings.Evidence(findings.Source.OPERATOR, f"restarts: {_count_restarts(status)}"),
+        findings.Evidence(findings.EvidenceSource.OPERATOR, f"restarts: {_count_restarts(status)}"),
         *endings.list_exits(facts),
         *findings.describe_lines(facts),
     ]
-    kind = findings.Kind.STARTING if holdup is None else findings.Kind.SLOW
+    kind = findings.FindingKind.STARTING if holdup is None else findings.FindingKind.SLOW
     return findings.Diagnosis(kind, sentence, remedy, tuple(evidence))
 
 
@@ -81,20 +81,20 @@ def describe_progress(report: job_status.ProgressStatus) -> str:
 
 
 def _list_evidence_of_slowness(facts: findings.Facts) -> Iterator[findings.Evidence]:
-    running = facts.find_true(names.Condition.RUNNING)
+    running = facts.find_true(names.ConditionType.RUNNING)
     if running is not None:
         yield findings.describe_condition(running, facts)
     reported_at, report = slowness.find_report_time(facts.status), facts.status.progress
     if reported_at is not None and report is not None:
         text = f"{describe_progress(report)}, reported {facts.age(reported_at)} ago"
-        yield findings.Evidence(findings.Source.PROGRESS, text)
+        yield findings.Evidence(findings.EvidenceSource.PROGRESS, text)
         yield from _describe_input_wait(report)
     placement = facts.status.placement
     for stage in () if placement is None else placement.stages:
         if stage.busy_seconds:
             where = f"stage {stage.stage} ({stage.layers}) on {', '.join(stage.devices)}"
             text = f"{where}: busy {stage.busy_seconds} s"
-            yield findings.Evidence(findings.Source.PROGRESS, text)
+            yield findings.Evidence(findings.EvidenceSource.PROGRESS, text)
     yield from findings.describe_lines(facts)
 
 
@@ -116,8 +116,12 @@ def _not_scaled(facts: findings.Facts) -> findings.Diagnosis | None:
     remedy = remedies.find(last.message) or (
         f"See what it reports: `kubectl describe hpa {facts.job.name}`."
     )
-    event = findings.Evidence(findings.Source.EVENT, f"{last.reason} {facts.age(last.time)} ago")
-    return findings.Diagnosis(findings.Kind.TRAINING, f"{sentence} {message}", remedy, (event,))
+    event = findings.Evidence(
+        findings.EvidenceSource.EVENT, f"{last.reason} {facts.age(last.time)} ago"
+    )
+    return findings.Diagnosis(
+        findings.FindingKind.TRAINING, f"{sentence} {message}", remedy, (event,)
+    )
 
 
 def _list_evidence_of_training(
@@ -125,15 +129,15 @@ def _list_evidence_of_training(
 ) -> Iterator[findings.Evidence]:
     yield from _describe_input_wait(report)
     if status.verification is not None:
-        yield findings.Evidence(findings.Source.PROGRESS, status.verification.sentence)
+        yield findings.Evidence(findings.EvidenceSource.PROGRESS, status.verification.sentence)
     workers = status.replicas.get(types.Role.WORKER.value)
     trains_in_step = status.strategy == types.Strategy.MULTI_WORKER_MIRRORED
     if trains_in_step and workers is not None and workers.running:
         text = "all replicas take each step together, and report no times of their own"
-        yield findings.Evidence(findings.Source.PROGRESS, text)
+        yield findings.Evidence(findings.EvidenceSource.PROGRESS, text)
     if status.restart_causes:
         text = f"restarts: {_count_restarts(status)}"
-        yield findings.Evidence(findings.Source.OPERATOR, text)
+        yield findings.Evidence(findings.EvidenceSource.OPERATOR, text)
 
 
 def _count_restarts(status: job_status.JobStatus) -> str:
@@ -144,4 +148,4 @@ def _describe_input_wait(report: job_status.ProgressStatus) -> Iterator[findings
     share = slowness.parse_number(report.input_wait)
     if share is not None:
         text = f"the coordinator waits for its input {share:.0%} of the time"
-        yield findings.Evidence(findings.Source.PROGRESS, text)
+        yield findings.Evidence(findings.EvidenceSource.PROGRESS, text)

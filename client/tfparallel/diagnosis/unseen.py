@@ -13,7 +13,11 @@ from tfparallel_operator.core import remedies
 _REFUSED = (names.Reason.STATUS_REFUSED, names.Reason.REPLICAS_PENDING)
 """Reasons of Events on jobs whose status the operator cannot write."""
 
-_WITHOUT_OPERATOR = (findings.Kind.UNSEEN, findings.Kind.SUCCEEDED, findings.Kind.FAILED)
+_WITHOUT_OPERATOR = (
+    findings.FindingKind.UNSEEN,
+    findings.FindingKind.SUCCEEDED,
+    findings.FindingKind.FAILED,
+)
 """Kinds of jobs that need no operator, or whose diagnosis names its absence already."""
 
 UNSEEN_AFTER = datetime.timedelta(seconds=10)
@@ -28,11 +32,11 @@ def diagnose_unseen(facts: findings.Facts) -> findings.Diagnosis | None:
     if manager := job.other_manager:
         sentence = f"{job.name} is managed by {manager} (spec.managedBy)"
         remedy = f"See why {manager} does not run it, or create it again without managedBy."
-        return findings.Diagnosis(findings.Kind.UNSEEN, sentence, remedy)
+        return findings.Diagnosis(findings.FindingKind.UNSEEN, sentence, remedy)
     age = facts.age(job.created)
     if facts.now - job.created < UNSEEN_AFTER:
         sentence = f"{job.name} was created {age} ago, and the operator has not looked at it yet"
-        return findings.Diagnosis(findings.Kind.UNSEEN, sentence, "Wait a moment.")
+        return findings.Diagnosis(findings.FindingKind.UNSEEN, sentence, "Wait a moment.")
     refused = next(
         (event for event in reversed(_list_own_events(facts)) if event.reason in _REFUSED), None
     )
@@ -41,7 +45,7 @@ def diagnose_unseen(facts: findings.Facts) -> findings.Diagnosis | None:
         if refused.reason == names.Reason.STATUS_REFUSED:
             remedy = f"Delete it: `tfparallel delete {job.name}`. Then apply it again, corrected."
         return findings.Diagnosis(
-            findings.Kind.REFUSED,
+            findings.FindingKind.REFUSED,
             f"{job.name} cannot have a status: {remedies.shorten(refused.message)}",
             remedy,
             tuple(_describe_events(facts)),
@@ -50,7 +54,7 @@ def diagnose_unseen(facts: findings.Facts) -> findings.Diagnosis | None:
     reason, remedy = _missing_operator(facts)
     sentence = f"No operator has looked at {job.name} in {age}: {reason}"
     return findings.Diagnosis(
-        findings.Kind.UNSEEN, sentence, remedy, tuple(_describe_operators(facts))
+        findings.FindingKind.UNSEEN, sentence, remedy, tuple(_describe_operators(facts))
     )
 
 
@@ -66,7 +70,7 @@ def add_absence(facts: findings.Facts, diagnosis: findings.Diagnosis) -> finding
         return diagnosis
     reason, remedy = absence
     text = f"none acts on {facts.job.name} now: {reason}. {remedy}"
-    first = findings.Evidence(findings.Source.OPERATOR, text)
+    first = findings.Evidence(findings.EvidenceSource.OPERATOR, text)
     evidence = (first, *_describe_operators(facts), *diagnosis.evidence)
     return dataclasses.replace(diagnosis, evidence=evidence)
 
@@ -108,7 +112,7 @@ def _describe_operators(facts: findings.Facts) -> Iterator[findings.Evidence]:
     for deployment in facts.operators or ():
         watched = ", ".join(deployment.watched) or "all namespaces"
         yield findings.Evidence(
-            findings.Source.OPERATOR,
+            findings.EvidenceSource.OPERATOR,
             f"Deployment {deployment.namespace}/{deployment.name}: {deployment.ready} of"
             f" {deployment.replicas} replicas ready,"
             f" watches {watched}",
@@ -125,7 +129,7 @@ def _describe_events(facts: findings.Facts) -> Iterator[findings.Evidence]:
     for event in _list_own_events(facts):
         if event.reason not in _REFUSED:
             text = f"{event.reason} {facts.age(event.time)} ago: {remedies.shorten(event.message)}"
-            yield findings.Evidence(findings.Source.EVENT, text)
+            yield findings.Evidence(findings.EvidenceSource.EVENT, text)
 
 
 def _missing_operator(facts: findings.Facts) -> tuple[str, str]:

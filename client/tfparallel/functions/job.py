@@ -8,7 +8,7 @@ from typing import Any, Unpack
 
 import yaml
 
-from tfparallel import job_templates, manifest, sources
+from tfparallel import job_templates, manifest, source_packing
 from tfparallel.functions import program as programs
 from tfparallel_operator.api import load, names
 
@@ -40,13 +40,13 @@ class FunctionJob:
             SpecError: the user's files cannot be sent with a job.
         """
         if folder is not None:
-            for name in sources.pack(folder, None).files:
+            for name in source_packing.pack(folder, None).files:
                 copy = target / name
                 copy.parent.mkdir(parents=True, exist_ok=True)
                 shutil.copy(folder / name, copy)
         (target / programs.FILE).write_text(self.program.text, encoding="utf-8")
         if self.packages:
-            with (target / sources.REQUIREMENTS).open("a", encoding="utf-8") as file:
+            with (target / source_packing.REQUIREMENTS).open("a", encoding="utf-8") as file:
                 file.write("".join(f"{package}\n" for package in ("", *self.packages)))
 
 

@@ -17,7 +17,7 @@ KeyMaps = Mapping[str, KeyMap]
 """ConfigMaps, or Secrets, by name."""
 
 
-class Kind(enum.StrEnum):
+class ObjectKind(enum.StrEnum):
     """The kinds of objects that hold keys."""
 
     CONFIG_MAP = "ConfigMap"
@@ -42,7 +42,7 @@ class _Secret(pydantic.BaseModel):
     stringData: dict[str, str] = pydantic.Field(default_factory=dict)  # noqa: N815 (its own name)
 
 
-def of_kind(kind: Kind, documents: Iterable[Mapping[str, Any]]) -> KeyMaps:
+def of_kind(kind: ObjectKind, documents: Iterable[Mapping[str, Any]]) -> KeyMaps:
     """Return the objects of a kind among the documents of a file, by name.
 
     Raises:
@@ -52,9 +52,9 @@ def of_kind(kind: Kind, documents: Iterable[Mapping[str, Any]]) -> KeyMaps:
     return dict(_parse(kind, document) for document in matches)
 
 
-def _parse(kind: Kind, document: Mapping[str, Any]) -> tuple[str, KeyMap]:
+def _parse(kind: ObjectKind, document: Mapping[str, Any]) -> tuple[str, KeyMap]:
     try:
-        if kind is Kind.SECRET:
+        if kind is ObjectKind.SECRET:
             secret = _Secret.model_validate(document)
             name, text, encoded = secret.metadata.name, secret.stringData, secret.data
         else:
@@ -69,7 +69,7 @@ def _parse(kind: Kind, document: Mapping[str, Any]) -> tuple[str, KeyMap]:
     return name, {**{key: _decoded(kind, name, key, encoded[key]) for key in encoded}, **text}
 
 
-def _decoded(kind: Kind, name: str, key: str, value: str) -> str | bytes:
+def _decoded(kind: ObjectKind, name: str, key: str, value: str) -> str | bytes:
     try:
         content = base64.b64decode(value, validate=True)
     except (binascii.Error, ValueError) as error:

@@ -33,7 +33,7 @@ _LIMIT = "spec.runPolicy.backoffLimit"
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Source:
+class JobSource:
     """A checked job, and the other objects in its file."""
 
     job: types.TFParallelJob
@@ -53,7 +53,7 @@ def read(
     assignments: Sequence[str] = (),
     folder: pathlib.Path | None = None,
     environment: Mapping[str, str] | None = None,
-) -> Source:
+) -> JobSource:
     """Read and check a job's file.
 
     Args:
@@ -76,7 +76,7 @@ def build(
     documents: Sequence[Mapping[str, Any]] = (),
     assignments: Sequence[str] = (),
     environment: Mapping[str, str] | None = None,
-) -> Source:
+) -> JobSource:
     """Check a job.
 
     Args:
@@ -91,13 +91,13 @@ def build(
     """
     job = load.parse_manifest(document)
     bounded = _bounded(job, assignments)
-    config_maps = key_maps.of_kind(key_maps.Kind.CONFIG_MAP, documents)
+    config_maps = key_maps.of_kind(key_maps.ObjectKind.CONFIG_MAP, documents)
     unpacked = _unpack(bounded, config_maps)
-    source = Source(
+    source = JobSource(
         job=_with_source(bounded, unpacked),
         folder=folder.resolve(),
         config_maps={**config_maps, **unpacked},
-        secrets=key_maps.of_kind(key_maps.Kind.SECRET, documents),
+        secrets=key_maps.of_kind(key_maps.ObjectKind.SECRET, documents),
         notes=(
             *_notes(job, documents),
             *_limits(job, bounded),
@@ -110,7 +110,7 @@ def build(
     return source
 
 
-def module_text(source: Source, trainer: trainer_spec.Trainer) -> str:
+def module_text(source: JobSource, trainer: trainer_spec.Trainer) -> str:
     """Read the user's module."""
     content = _files(source, trainer).read(trainer.module) or b""
     return content.decode(errors="replace")
@@ -151,7 +151,7 @@ def find_module_problems(
     )
 
 
-def code(source: Source, trainer: trainer_spec.Trainer) -> key_maps.KeyMap | None:
+def code(source: JobSource, trainer: trainer_spec.Trainer) -> key_maps.KeyMap | None:
     """Return the module's files where the job's file brings them; None: they are in the folder."""
     return source.config_maps.get(_config_map(trainer.source))
 
@@ -230,7 +230,7 @@ def _notes(job: types.TFParallelJob, documents: Sequence[Mapping[str, Any]]) -> 
         f"{d.get('kind')} {(d.get('metadata') or {}).get('name')!r} of the file needs a cluster and"
         " is left out"
         for d in documents
-        if d.get("kind") not in (names.KIND, *key_maps.Kind, *_UNUSED_KINDS)
+        if d.get("kind") not in (names.KIND, *key_maps.ObjectKind, *_UNUSED_KINDS)
     ]
     origin = None if job.spec.trainer is None else job.spec.trainer.source
     if origin is not None and origin.requirements is not None:
@@ -247,7 +247,7 @@ def _notes(job: types.TFParallelJob, documents: Sequence[Mapping[str, Any]]) -> 
     return notes
 
 
-def _problems(source: Source) -> list[str | problems.Problem]:
+def _problems(source: JobSource) -> list[str | problems.Problem]:
     faults: list[str | problems.Problem] = []
     spec = source.job.spec
     if spec.run_policy.suspend:
@@ -274,7 +274,7 @@ def _required_functions(job: types.TFParallelJob) -> Sequence[str]:
     return (*interface.REQUIRED, *((interface.BUILD_STRATEGY,) if is_custom else ()))
 
 
-def _module_problems(source: Source, trainer: trainer_spec.Trainer) -> list[str]:
+def _module_problems(source: JobSource, trainer: trainer_spec.Trainer) -> list[str]:
     containers = _trainer_containers(source.job)
     if not containers:
         return []
@@ -315,7 +315,7 @@ def _trainer_containers(job: types.TFParallelJob) -> list[pods.Container]:
     return trainers
 
 
-def _files(source: Source, trainer: trainer_spec.Trainer) -> user_module.SourceFiles:
+def _files(source: JobSource, trainer: trainer_spec.Trainer) -> user_module.SourceFiles:
     """Return the files that a replica may import: those of the source, and of the job's folder."""
     brought = code(source, trainer) or {}
 

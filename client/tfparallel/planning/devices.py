@@ -5,7 +5,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from tfparallel.drawing import palette, svg
-from tfparallel.planning import tables
+from tfparallel.planning import plan_tables
 from tfparallel_trainer.contract import plan
 
 _SHOWN = 64
@@ -29,7 +29,7 @@ class Devices:
     @classmethod
     def of_plan(cls, answer: plan.Plan, pods: Mapping[int, str] | None = None) -> "Devices":
         """Return the devices of a plan."""
-        return cls(answer.mesh, answer.ranks, [*map(tables.layers, answer.stages)], pods or {})
+        return cls(answer.mesh, answer.ranks, [*map(plan_tables.layers, answer.stages)], pods or {})
 
     @property
     def shown(self) -> Sequence[plan.Rank]:
@@ -94,7 +94,7 @@ def _box(
     axis.text(
         column + 0.48,
         row,
-        "\n".join((f"rank {rank.rank}", *tables.coordinates(mesh, rank))),
+        "\n".join((f"rank {rank.rank}", *plan_tables.coordinates(mesh, rank))),
         color=palette.ink(color),
         fontsize=svg.SMALL_POINTS,
         ha="center",
@@ -139,5 +139,5 @@ def _rows(devices: Devices, width: float) -> Mapping[int, int]:
 
 
 def _box_height(devices: Devices) -> float:
-    lines = 1 + max(1, len(tables.coordinates(devices.mesh, devices.ranks[0])))
+    lines = 1 + max(1, len(plan_tables.coordinates(devices.mesh, devices.ranks[0])))
     return _LINE * (lines + 0.8)

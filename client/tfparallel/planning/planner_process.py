@@ -38,7 +38,7 @@ def ask(question: plan.Question, files: Mapping[str, str | bytes]) -> plan.Plan:
     with tempfile.TemporaryDirectory(prefix="tfparallel-plan-") as folder:
         answer, failure = (pathlib.Path(folder, name) for name in ("plan.json", "failure"))
         if files:
-            folders.Folder(pathlib.Path(folder, _SOURCE), files).prepare()
+            folders.VolumeFolder(pathlib.Path(folder, _SOURCE), files).prepare()
             question = question.model_copy(update={"folder": str(pathlib.Path(folder, _SOURCE))})
         done = subprocess.run(
             (sys.executable, "-m", plan.MODULE, str(answer), str(failure)),

@@ -18,7 +18,7 @@ _AS_IF_RUN = ("spec.runPolicy.suspend=false",)
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class Options:
+class PlanOptions:
     """What the command line says; None and empty: as the job says, or the default."""
 
     devices: int | None = None
@@ -45,7 +45,7 @@ class Subject:
     notes: tuple[str, ...] = ()
 
 
-def read(file: pathlib.Path, options: Options) -> Subject:
+def read(file: pathlib.Path, options: PlanOptions) -> Subject:
     """Return the question for a model.py or a job's YAML file; options go before the job's fields.
 
     Raises:
@@ -60,7 +60,7 @@ def read(file: pathlib.Path, options: Options) -> Subject:
     return dataclasses.replace(basis, question=_with_options(basis.question, options))
 
 
-def _of_job(source: sources.Source) -> Subject:
+def _of_job(source: sources.JobSource) -> Subject:
     spec = source.job.spec
     trainer, mesh = spec.trainer, spec.mesh or job_file.Mesh(auto=True)
     if trainer is None:
@@ -98,7 +98,7 @@ def _replicas(roles: Mapping[types.Role, types.ReplicaSpec]) -> tuple[int, int]:
     return sum(spec.replicas for spec in training.values()), next(iter(devices.values()))
 
 
-def _of_module(file: pathlib.Path, options: Options) -> plan.Question:
+def _of_module(file: pathlib.Path, options: PlanOptions) -> plan.Question:
     if options.overrides:
         raise load.SpecError(
             f"--set {options.overrides[0]}: {file} is no job; give the path of a job's YAML file,"
@@ -116,7 +116,7 @@ def _of_module(file: pathlib.Path, options: Options) -> plan.Question:
     )
 
 
-def _with_options(basis: plan.Question, options: Options) -> plan.Question:
+def _with_options(basis: plan.Question, options: PlanOptions) -> plan.Question:
     """Return a question in which options replace fields."""
     processes, devices = _divide(basis, options)
     changes = {
@@ -141,11 +141,11 @@ def _with_options(basis: plan.Question, options: Options) -> plan.Question:
     return changed
 
 
-def _schedule(options: Options) -> job_file.PipelineSchedule | None:
+def _schedule(options: PlanOptions) -> job_file.PipelineSchedule | None:
     return None if options.schedule is None else job_file.PipelineSchedule(options.schedule)
 
 
-def _divide(basis: plan.Question, options: Options) -> tuple[int, int]:
+def _divide(basis: plan.Question, options: PlanOptions) -> tuple[int, int]:
     """Return the number of pods and the devices of each."""
     total = options.devices or basis.processes * basis.devices
     return option_values.pods(total, options.pods or basis.processes)

@@ -5,7 +5,7 @@ import itertools
 from collections.abc import Iterator, Mapping, Sequence
 
 from tfparallel import train_log
-from tfparallel.report import goodput, losses, periods, records
+from tfparallel.report import goodput, losses, periods, run_records
 from tfparallel_trainer.contract import outputs
 
 _WHOLE: Mapping[str, goodput.Activity] = {
@@ -18,7 +18,7 @@ _Span = tuple[goodput.Activity, datetime.datetime, datetime.datetime]
 """An activity from a moment to another."""
 
 
-def attribute(run: records.Run) -> goodput.Goodput:
+def attribute(run: run_records.RunRecords) -> goodput.Goodput:
     """Divide the time of a run among activities."""
     listed = periods.find(run)
     intervals = (
@@ -28,7 +28,7 @@ def attribute(run: records.Run) -> goodput.Goodput:
     return goodput.attribute((run.end - run.begin).total_seconds(), intervals)
 
 
-def _unseen(run: records.Run, listed: Sequence[periods.Period]) -> Iterator[_Span]:
+def _unseen(run: run_records.RunRecords, listed: Sequence[periods.Period]) -> Iterator[_Span]:
     """Yield the time before the first period, if what would say so of an earlier one is gone."""
     status = run.job.status
     has_start = any(losses.starts_job(event) for event in run.events)
@@ -37,7 +37,7 @@ def _unseen(run: records.Run, listed: Sequence[periods.Period]) -> Iterator[_Spa
         yield goodput.Activity.UNKNOWN, min(status.start_time or run.begin, first), first
 
 
-def _seen(run: records.Run, listed: Sequence[periods.Period]) -> Iterator[_Span]:
+def _seen(run: run_records.RunRecords, listed: Sequence[periods.Period]) -> Iterator[_Span]:
     before = None
     for period, following in itertools.zip_longest(listed, listed[1:]):
         is_restart = before is not None and not (before.is_paused or before.is_complete)

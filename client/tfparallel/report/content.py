@@ -7,7 +7,7 @@ import statistics
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 from tfparallel import train_log
-from tfparallel.report import attribution, history, periods, records
+from tfparallel.report import attribution, history, periods, run_records
 from tfparallel.report.goodput import Goodput
 from tfparallel.terminal import display
 from tfparallel.terminal import placement as terminal_placement
@@ -84,7 +84,7 @@ class Content:
     """How many updates had which staleness."""
 
 
-def make(run: records.Run) -> Content:
+def make(run: run_records.RunRecords) -> Content:
     """Work out all figures."""
     return Content(
         title=run.job.name,
@@ -105,7 +105,7 @@ def make(run: records.Run) -> Content:
     )
 
 
-def _message(run: records.Run) -> str:
+def _message(run: run_records.RunRecords) -> str:
     if run.is_cut_off:
         return (
             "The process of the run ended before the job did. The page shows what is on record up"
@@ -119,7 +119,7 @@ def _message(run: records.Run) -> str:
     return next((by_kind[kind] for kind in kinds if by_kind.get(kind)), "")
 
 
-def _facts(run: records.Run) -> Iterator[tuple[str, str]]:
+def _facts(run: run_records.RunRecords) -> Iterator[tuple[str, str]]:
     status, spec = run.job.status, run.job.manifest.get("spec", {})
     yield "job", run.job.name
     yield "ran", run.source
@@ -151,7 +151,7 @@ def _facts(run: records.Run) -> Iterator[tuple[str, str]]:
         yield "versions", ", ".join(f"{name} {version}" for name, version in versions.items())
 
 
-def _steps(run: records.Run) -> str | None:
+def _steps(run: run_records.RunRecords) -> str | None:
     report = run.job.status.progress
     last = max((record.step for record in run.records), default=None)
     if report is None:
@@ -160,7 +160,7 @@ def _steps(run: records.Run) -> str | None:
     return f"{max(report.step, last or 0):,}{total}"
 
 
-def _results(run: records.Run) -> Iterator[tuple[str, str]]:
+def _results(run: run_records.RunRecords) -> Iterator[tuple[str, str]]:
     """Yield the last loss and metrics: of the summary, else as the run reported them last."""
     if run.summary is not None:
         values = {name: str(value) for name, value in run.summary.metrics.items()}
@@ -197,7 +197,7 @@ def _of_steps(kind: str, by_step: Mapping[float, float]) -> Curve | None:
 
 
 def _over_time(
-    run: records.Run, name: str, value_of: Callable[[train_log.Record], float | None]
+    run: run_records.RunRecords, name: str, value_of: Callable[[train_log.Record], float | None]
 ) -> Curve | None:
     parts = []
     for period in periods.find(run):
@@ -233,7 +233,7 @@ def _input_wait_percent(record: train_log.Record) -> float | None:
     return None if record.input_wait is None else 100 * record.input_wait
 
 
-def _memory_limit(run: records.Run) -> int | None:
+def _memory_limit(run: run_records.RunRecords) -> int | None:
     """Return the limit of the role that coordinates; None where none holds."""
     if run.is_local:
         return None

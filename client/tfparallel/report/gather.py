@@ -13,9 +13,9 @@ import pydantic
 import yaml
 
 from tfparallel import errors, models, train_log
-from tfparallel.backends.cluster import backend
+from tfparallel.backends.cluster import cluster_backend
 from tfparallel.backends.local import detached, folders, record
-from tfparallel.report import log_tails, pods, records
+from tfparallel.report import log_tails, pods, run_records
 from tfparallel.results import files, folder, stores
 from tfparallel_operator import wall_clock
 from tfparallel_operator.api import job_status, load, names
@@ -34,7 +34,7 @@ _SCRIPT = (
 )
 
 
-async def gather_folder(path: pathlib.Path, results: str | None = None) -> records.Run:
+async def gather_folder(path: pathlib.Path, results: str | None = None) -> run_records.RunRecords:
     """Read a local run.
 
     Args:
@@ -75,7 +75,7 @@ async def gather_folder(path: pathlib.Path, results: str | None = None) -> recor
     trained = _parse(texts)
     last = max([*moments, *(line.time for line in trained[-1:])], default=_modified(layout.status))
     is_over = conditions.finished(status) or status.state == names.State.SUSPENDED
-    return records.Run(
+    return run_records.RunRecords(
         job=job,
         source=str(root),
         now=wall_clock.utc_now() if is_running else last,
@@ -92,8 +92,11 @@ async def gather_folder(path: pathlib.Path, results: str | None = None) -> recor
 
 
 async def gather_job(
-    cluster: backend.ClusterBackend, name: str, choice: stores.Choice, say: Callable[[str], None]
-) -> records.Run:
+    cluster: cluster_backend.ClusterBackend,
+    name: str,
+    choice: stores.StoreOptions,
+    say: Callable[[str], None],
+) -> run_records.RunRecords:
     """Read a job of a cluster.
 
     Args:
@@ -111,7 +114,7 @@ async def gather_job(
     replicas = await cluster.list_replicas(job)
     texts, missing = await _read_results_of_job(cluster, job, choice, say)
     job_events = pending_reasons.of_object(events, names.SINGULAR, job.name)
-    return records.Run(
+    return run_records.RunRecords(
         job=job,
         source=f"in namespace {job.namespace}",
         now=wall_clock.utc_now(),
@@ -126,9 +129,9 @@ async def gather_job(
 
 
 async def _read_results_of_job(
-    cluster: backend.ClusterBackend,
+    cluster: cluster_backend.ClusterBackend,
     job: models.Job,
-    choice: stores.Choice,
+    choice: stores.StoreOptions,
     say: Callable[[str], None],
 ) -> tuple[Mapping[str, str], str]:
     """Return the texts of a job's results, and why there are none."""
@@ -176,13 +179,13 @@ def _parse(texts: Mapping[str, str]) -> Sequence[train_log.Record]:
 
 def _other_results(texts: Mapping[str, str]) -> dict[str, Any]:
     parsers = {
-        "summary": (outputs.SUMMARY, records.parse_summary),
-        "stages": (outputs.PIPELINE, records.parse_pipeline),
+        "summary": (outputs.SUMMARY, run_records.parse_summary),
+        "stages": (outputs.PIPELINE, run_records.parse_pipeline),
     }
     return {field: parse(texts[path]) for field, (path, parse) in parsers.items() if path in texts}
 
 
-async def _versions(cluster: backend.ClusterBackend) -> Sequence[tuple[str, str]]:
+async def _versions(cluster: cluster_backend.ClusterBackend) -> Sequence[tuple[str, str]]:
     operators = await cluster.list_operators() or ()
     listed = [("operator", operator.version) for operator in operators if operator.version]
     return [("tfparallel", importlib.metadata.version("tfparallel")), *listed]
@@ -220,7 +223,7 @@ def _last_signs(
 
 def _pod_runs(
     changes: Sequence[record.PodChange], last_signs: Sequence[datetime.datetime]
-) -> Iterator[records.PodRun]:
+) -> Iterator[run_records.PodRun]:
     """Yield the processes of all replicas in the order of their starts.
 
     One whose end is not on record was killed with its run, which `last_signs` tells from later.
@@ -231,7 +234,7 @@ def _pod_runs(
         end = next((later for later in changes[index + 1 :] if later.name == change.name), None)
         is_seen = end is not None and end.phase.ended
         killed = next((sign for sign in last_signs if change.time <= sign), None)
-        yield records.PodRun(
+        yield run_records.PodRun(
             replica=change.replica,
             pod=change.name,
             attempt=change.attempt,

@@ -3,7 +3,7 @@
 import dataclasses
 from collections.abc import Iterator, Sequence
 
-from tfparallel.report import periods, records
+from tfparallel.report import periods, run_records
 from tfparallel_operator.api import names
 from tfparallel_operator.core.status import conditions
 
@@ -38,7 +38,7 @@ class Attempt:
     """Seconds that its end cost; None where nothing followed, or all was trained."""
 
 
-def attempts(run: records.Run) -> Iterator[Attempt]:
+def attempts(run: run_records.RunRecords) -> Iterator[Attempt]:
     """Yield the starts of training, oldest first."""
     listed = periods.find(run)
     for index, period in enumerate(listed):
@@ -57,7 +57,7 @@ def attempts(run: records.Run) -> Iterator[Attempt]:
         )
 
 
-def bars(run: records.Run) -> Iterator[Bar]:
+def bars(run: run_records.RunRecords) -> Iterator[Bar]:
     """Yield the processes that pods had, and those of the coordinator that only the log knows."""
     for pod in run.pods:
         begin = max(0.0, run.seconds_at(pod.started))
@@ -66,7 +66,7 @@ def bars(run: records.Run) -> Iterator[Bar]:
     yield from _coordinator(run)
 
 
-def without_pods(run: records.Run) -> Sequence[int]:
+def without_pods(run: run_records.RunRecords) -> Sequence[int]:
     """Return the attempts of the job, no pod of which is on record."""
     attempts_with_pods = {pod.attempt for pod in run.pods}
     return [
@@ -82,13 +82,15 @@ def _steps_of(period: periods.Period) -> str:
     return f"{period.resumed_step} to {period.last_step}"
 
 
-def _find_end(run: records.Run, listed: Sequence[periods.Period], index: int) -> tuple[str, str]:
+def _find_end(
+    run: run_records.RunRecords, listed: Sequence[periods.Period], index: int
+) -> tuple[str, str]:
     """Return why a period ended: a reason, where an event or a condition has it, and words."""
     period, status = listed[index], run.job.status
     if period.cause is not None:
         return period.cause.reason, period.cause.message
     if index + 1 == len(listed):
-        failed = conditions.find(status, names.Condition.FAILED)
+        failed = conditions.find(status, names.ConditionType.FAILED)
         if failed is not None and run.job.state == names.State.FAILED:
             return failed.reason, failed.message
         return "", "Cut off" if run.is_cut_off else run.job.state
@@ -104,7 +106,7 @@ def _find_end(run: records.Run, listed: Sequence[periods.Period], index: int) ->
     return "", f"the event is gone; the status counts {of_all}"
 
 
-def _coordinator(run: records.Run) -> Iterator[Bar]:
+def _coordinator(run: run_records.RunRecords) -> Iterator[Bar]:
     """Yield the processes of the coordinator whose pods are gone, as the train log has them."""
     replica = run.job.coordinator
     pods = [pod for pod in run.pods if pod.replica == replica]

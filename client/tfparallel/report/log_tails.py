@@ -5,10 +5,10 @@ import itertools
 import os
 from collections.abc import Iterable, Iterator, Sequence
 
-from tfparallel import errors, log_lines, logs, models
-from tfparallel.backends.cluster import backend
+from tfparallel import errors, log_lines, models, replica_logs
+from tfparallel.backends.cluster import cluster_backend
 from tfparallel.backends.local import folders, record
-from tfparallel.report import records
+from tfparallel.report import run_records
 from tfparallel_operator.api import names
 
 LINES = 20
@@ -18,37 +18,39 @@ _BYTES = 64 * 1024
 
 def of_folder(
     job: models.Job, layout: folders.Folders, changes: Sequence[record.PodChange]
-) -> records.Log | None:
+) -> run_records.Log | None:
     """Read them from the folder of a local run that failed or was cut off."""
     if job.state in (names.State.SUCCEEDED, names.State.SUSPENDED):
         return None
     replicas = list(_replicas(changes))
     usual = (replica for replica in replicas if replica.name == job.coordinator)
-    for replica in itertools.chain(logs.list_witnesses(job, replicas), usual):
+    for replica in itertools.chain(replica_logs.list_witnesses(job, replicas), usual):
         file = layout.log(replica.pod)
         with contextlib.suppress(OSError), file.open("rb") as stream:
             stream.seek(max(0, os.fstat(stream.fileno()).st_size - _BYTES))
             lines = stream.read().decode(errors="replace").splitlines()
             if shown := _shown(lines):
-                return records.Log(replica.name, shown, str(file))
+                return run_records.Log(replica.name, shown, str(file))
     return None
 
 
 async def of_job(
-    cluster: backend.ClusterBackend, job: models.Job, replicas: Sequence[models.Replica]
-) -> records.Log | None:
+    cluster: cluster_backend.ClusterBackend, job: models.Job, replicas: Sequence[models.Replica]
+) -> run_records.Log | None:
     """Read them from a pod of a job that failed, if it is still there."""
-    witnesses = logs.list_witnesses(job, replicas) if job.state == names.State.FAILED else []
+    witnesses = (
+        replica_logs.list_witnesses(job, replicas) if job.state == names.State.FAILED else []
+    )
     if not witnesses:
         return None
     try:
-        read = [line async for line in logs.read_first(cluster, job, witnesses, 2 * LINES)]
+        read = [line async for line in replica_logs.read_first(cluster, job, witnesses, 2 * LINES)]
     except errors.Failure:
         return None
     shown = _shown([line.text for line in read])
     replica = read[0].replica if read else ""
     command = f"tfparallel logs {job.name} {replica}"
-    return records.Log(replica, shown, command) if shown else None
+    return run_records.Log(replica, shown, command) if shown else None
 
 
 def _replicas(changes: Iterable[record.PodChange]) -> Iterator[models.Replica]:

@@ -4,7 +4,7 @@ import math
 from collections.abc import Sequence
 
 from tfparallel.planning import devices
-from tfparallel.report import records
+from tfparallel.report import run_records
 from tfparallel_operator.api import load, types
 from tfparallel_operator.core.layout import Layout
 from tfparallel_trainer.contract import plan
@@ -12,7 +12,7 @@ from tfparallel_trainer.contract import plan
 _DATA_PARALLEL = (types.Strategy.MIRRORED, types.Strategy.MULTI_WORKER_MIRRORED)
 
 
-def find(run: records.Run) -> devices.Devices | None:
+def find(run: run_records.RunRecords) -> devices.Devices | None:
     """Return the devices of a run; None where they form no mesh, or nobody knows which."""
     layout, planned = run.job.layout, None if run.stages is None else run.stages.planned
     if layout is None:
@@ -57,7 +57,7 @@ def explain(placed: devices.Devices) -> str:
     )
 
 
-def _mesh(run: records.Run, layout: Layout) -> plan.Axes | None:
+def _mesh(run: run_records.RunRecords, layout: Layout) -> plan.Axes | None:
     placement = run.job.status.placement
     if placement is not None:
         return plan.Axes(**placement.mesh.axes)
@@ -70,7 +70,7 @@ def _mesh(run: records.Run, layout: Layout) -> plan.Axes | None:
     return plan.Axes(data=sum(counts))
 
 
-def _stages(run: records.Run) -> Sequence[str]:
+def _stages(run: run_records.RunRecords) -> Sequence[str]:
     placement = run.job.status.placement
     if placement is None or len(placement.stages) < placement.mesh.stage:
         return ()

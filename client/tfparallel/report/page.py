@@ -11,8 +11,8 @@ import jinja2
 import yaml
 
 from tfparallel.drawing import svg
-from tfparallel.planning import tables
-from tfparallel.report import content, draw, goodput, mesh, records, timeline
+from tfparallel.planning import plan_tables
+from tfparallel.report import content, goodput, mesh, report_pictures, run_records, timeline
 from tfparallel_operator.api import types
 from tfparallel_trainer.contract import plain_text, plan
 
@@ -42,14 +42,14 @@ class Section:
     facts: Sequence[tuple[str, str]] = ()
     lines: Sequence[str] = ()
     """Of a log."""
-    figures: Sequence[Callable[[], draw.Figure]] = ()
+    figures: Sequence[Callable[[], report_pictures.Figure]] = ()
     """Each draws one."""
     tables: Sequence[Table] = ()
     text: str = ""
     text_title: str = ""
 
 
-def render(run: records.Run, now: datetime.datetime) -> str:
+def render(run: run_records.RunRecords, now: datetime.datetime) -> str:
     """Return the page about a run."""
     figures = content.make(run)
     has_goodput = bool(figures.attempts) and not run.missing_results
@@ -96,7 +96,7 @@ def describe_goodput(divided: goodput.Goodput) -> str:
     return f"{sentence} Most of the other time: {named}."
 
 
-def _log(run: records.Run) -> Iterator[Section]:
+def _log(run: run_records.RunRecords) -> Iterator[Section]:
     if run.log is not None:
         yield Section(
             key="log",
@@ -106,7 +106,7 @@ def _log(run: records.Run) -> Iterator[Section]:
         )
 
 
-def _no_step(run: records.Run) -> str:
+def _no_step(run: run_records.RunRecords) -> str:
     is_over = run.job.is_finished or run.is_cut_off
     return run.missing_results or f"The run has recorded no step{'' if is_over else ' yet'}."
 
@@ -118,11 +118,11 @@ def _show_controls(value: object) -> object:
     return value
 
 
-def _what_ran(run: records.Run, figures: content.Content) -> Section:
+def _what_ran(run: run_records.RunRecords, figures: content.Content) -> Section:
     devices = mesh.find(run)
-    drawn = [] if devices is None else [functools.partial(draw.placement, devices)]
+    drawn = [] if devices is None else [functools.partial(report_pictures.placement, devices)]
     if run.stages is not None and run.stages.planned is not None:
-        drawn.append(functools.partial(draw.planned_memory, run.stages.planned))
+        drawn.append(functools.partial(report_pictures.planned_memory, run.stages.planned))
     manifest = {key: value for key, value in run.job.manifest.items() if key != "status"}
     has_spec = bool(manifest.get("spec"))
     sentences = [] if has_spec else ["The folder holds no manifest: an older version wrote it."]
@@ -139,7 +139,7 @@ def _what_ran(run: records.Run, figures: content.Content) -> Section:
     )
 
 
-def _replicas(run: records.Run) -> Table:
+def _replicas(run: run_records.RunRecords) -> Table:
     newest = {pod.replica: pod for pod in run.pods}
     rows = [
         [pod.replica, pod.node or "this machine", pod.pod, str(pod.attempt), pod.outcome or "runs"]
@@ -150,7 +150,7 @@ def _replicas(run: records.Run) -> Table:
     return Table(title, ("replica", "node", "pod", "attempt", "outcome"), rows[:SHOWN_PODS])
 
 
-def _training(run: records.Run, figures: content.Content) -> Section:
+def _training(run: run_records.RunRecords, figures: content.Content) -> Section:
     sentences = []
     if not figures.metrics:
         sentences.append(_no_step(run))
@@ -166,21 +166,24 @@ def _training(run: records.Run, figures: content.Content) -> Section:
         title="Loss and metrics",
         sentences=sentences,
         figures=[
-            functools.partial(draw.metric, metric) for metric in figures.metrics[:SHOWN_METRICS]
+            functools.partial(report_pictures.metric, metric)
+            for metric in figures.metrics[:SHOWN_METRICS]
         ],
     )
 
 
-def _speed(run: records.Run, figures: content.Content) -> Section:
+def _speed(run: run_records.RunRecords, figures: content.Content) -> Section:
     sentences: list[str] = []
-    drawn: list[Callable[[], draw.Figure]] = []
+    drawn: list[Callable[[], report_pictures.Figure]] = []
     end = figures.goodput.whole
     if figures.throughput is not None:
-        drawn.append(functools.partial(draw.throughput, figures.throughput, end))
+        drawn.append(functools.partial(report_pictures.throughput, figures.throughput, end))
     if figures.input_wait is not None:
-        drawn.append(functools.partial(draw.input_wait, figures.input_wait, end))
+        drawn.append(functools.partial(report_pictures.input_wait, figures.input_wait, end))
     if figures.memory is not None:
-        drawn.append(functools.partial(draw.memory, figures.memory, end, figures.memory_limit))
+        drawn.append(
+            functools.partial(report_pictures.memory, figures.memory, end, figures.memory_limit)
+        )
         if run.is_local:
             sentences.append("On this machine, the memory has no limit: those of pods do not hold.")
         elif figures.memory_limit is None:
@@ -194,7 +197,7 @@ def _speed(run: records.Run, figures: content.Content) -> Section:
     )
 
 
-def _time(run: records.Run, figures: content.Content) -> Section:
+def _time(run: run_records.RunRecords, figures: content.Content) -> Section:
     rows = [
         [
             str(attempt.number),
@@ -222,7 +225,7 @@ def _time(run: records.Run, figures: content.Content) -> Section:
     )
 
 
-def _missing(run: records.Run, figures: content.Content) -> Iterator[str]:
+def _missing(run: run_records.RunRecords, figures: content.Content) -> Iterator[str]:
     """Yield what the timeline lacks."""
     if run.records and not any(record.is_first_step for record in run.records):
         yield (
@@ -243,7 +246,7 @@ def _optional_duration(seconds: float | None) -> str:
     return "-" if seconds is None else content.duration(seconds)
 
 
-def _staleness(run: records.Run, figures: content.Content) -> Iterator[Section]:
+def _staleness(run: run_records.RunRecords, figures: content.Content) -> Iterator[Section]:
     if figures.staleness:
         sentence = (
             "How many updates of other workers came between reading the weights and applying a"
@@ -253,22 +256,22 @@ def _staleness(run: records.Run, figures: content.Content) -> Iterator[Section]:
             key="staleness",
             title="Staleness",
             sentences=[sentence],
-            figures=[functools.partial(draw.staleness, figures.staleness)],
+            figures=[functools.partial(report_pictures.staleness, figures.staleness)],
         )
     elif run.job.status.strategy == types.Strategy.PARAMETER_SERVER:
         sentence = "Staleness is missing: a script or an older version of the trainer ran."
         yield Section(key="staleness", title="Staleness", sentences=[sentence])
 
 
-def _pipeline(run: records.Run) -> Iterator[Section]:
+def _pipeline(run: run_records.RunRecords) -> Iterator[Section]:
     if run.stages is not None:
         yield Section(
             key="pipeline",
             title="Pipeline",
-            sentences=[f"Stages {tables.waiting(run.stages)}.", *_expectation(run.stages)],
+            sentences=[f"Stages {plan_tables.waiting(run.stages)}.", *_expectation(run.stages)],
             figures=[
-                functools.partial(draw.schedule, run.stages),
-                functools.partial(draw.stage_shares, run.stages),
+                functools.partial(report_pictures.schedule, run.stages),
+                functools.partial(report_pictures.stage_shares, run.stages),
             ],
         )
     elif run.job.status.strategy == types.Strategy.MODEL_SPLIT:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from tfparallel import models, train_log
 from tfparallel.report import losses, starts
-from tfparallel.report.records import Run
+from tfparallel.report.run_records import RunRecords
 from tfparallel_trainer.contract import outputs
 
 
@@ -65,7 +65,7 @@ class Period:
         return next((record.time for record in reversed(saved or kept)), self.first_step)
 
 
-def find(run: Run) -> Sequence[Period]:
+def find(run: RunRecords) -> Sequence[Period]:
     """Return the periods of a run, oldest first."""
     begins = starts.find(run)
     listed = [
@@ -92,7 +92,9 @@ def lost_seconds(period: Period, following: Period) -> float | None:
     return (back - period.ended).total_seconds() + again
 
 
-def _period(run: Run, number: int, start: starts.Start, following: starts.Start | None) -> Period:
+def _period(
+    run: RunRecords, number: int, start: starts.Start, following: starts.Start | None
+) -> Period:
     end = run.end if following is None else following.began
     recorded = [
         record
@@ -135,7 +137,7 @@ def _seen_end(start: starts.Start) -> datetime.datetime | None:
 
 
 def _find_cause(
-    run: Run, events: Sequence[models.Event], last: datetime.datetime
+    run: RunRecords, events: Sequence[models.Event], last: datetime.datetime
 ) -> models.Event | None:
     """Return what ended a period that recorded something for the last time at a moment.
 
@@ -148,7 +150,7 @@ def _find_cause(
     return next((event for event in events if losses.ends(event, pod)), next(final, None))
 
 
-def _resumed_step(run: Run, first: train_log.Record) -> int:
+def _resumed_step(run: RunRecords, first: train_log.Record) -> int:
     """Return the steps before the first one of a process; older versions record it only by step."""
     if first.is_first_step:
         return first.step - 1

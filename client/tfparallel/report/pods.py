@@ -9,7 +9,7 @@ import datetime
 from collections.abc import Iterable, Iterator, Sequence
 
 from tfparallel import models
-from tfparallel.report import losses, records
+from tfparallel.report import losses, run_records
 
 _SCHEDULED = "Scheduled"
 """The scheduler's reason; its message ends with the name of the node."""
@@ -38,7 +38,7 @@ def find(
     replicas: Iterable[models.Replica],
     job_events: Sequence[models.Event],
     pod_events: Iterable[models.Event],
-) -> Sequence[records.PodRun]:
+) -> Sequence[run_records.PodRun]:
     """Return the processes of all pods of a job in the order of their starts.
 
     Args:
@@ -66,11 +66,11 @@ def describe_end(reason: str, code: int | None) -> str:
     return reason if code in (None, 0) else f"{reason or 'ended'}, exit code {code}"
 
 
-def _of_existing(replica: models.Replica) -> Iterator[records.PodRun]:
+def _of_existing(replica: models.Replica) -> Iterator[run_records.PodRun]:
     if replica.started is None:
         return
     ended = replica.ended is not None
-    yield records.PodRun(
+    yield run_records.PodRun(
         replica=replica.name,
         pod=replica.pod,
         attempt=replica.attempt,
@@ -104,12 +104,12 @@ def _of_gone(
     life: _Life,
     job_events: Sequence[models.Event],
     newest: datetime.datetime | None,
-) -> records.PodRun:
+) -> run_records.PodRun:
     later = [event for event in job_events if event.time > life.started]
     ends = [event.time for event in later if losses.ends(event, pod)]
     ends += [time for time in (newest, job.status.completion_time) if time and time > life.started]
     lost = next((event.reason for event in later if losses.names_pod(event, pod)), "")
-    return records.PodRun(
+    return run_records.PodRun(
         replica=pod.removeprefix(f"{job.name}-"),
         pod=pod,
         attempt=max(1, job.status.attempt - losses.count_attempts(later)),

@@ -5,7 +5,7 @@ import datetime
 from collections.abc import Sequence
 
 from tfparallel import models, train_log
-from tfparallel.report import losses, records
+from tfparallel.report import losses, run_records
 from tfparallel_operator.api import names
 
 SKEW = datetime.timedelta(seconds=1)
@@ -17,11 +17,11 @@ class Start:
     """The start of a process of the coordinator."""
 
     began: datetime.datetime
-    pod: records.PodRun | None = None
+    pod: run_records.PodRun | None = None
     """Its pod, where one is on record."""
 
 
-def find(run: records.Run) -> Sequence[Start]:
+def find(run: run_records.RunRecords) -> Sequence[Start]:
     """Return the starts of a run, oldest first.
 
     The record of a first step says when its process started. Pods, and events that replicas run,
@@ -40,7 +40,7 @@ def find(run: records.Run) -> Sequence[Start]:
     return sorted(starts, key=lambda start: start.began)
 
 
-def _of_record(record: train_log.Record, pods: Sequence[records.PodRun]) -> Start:
+def _of_record(record: train_log.Record, pods: Sequence[run_records.PodRun]) -> Start:
     """Return the start of the process that recorded its first step; its pod started before it."""
     seconds = float(record.fields.get("seconds", 0.0))
     began = record.time - datetime.timedelta(seconds=seconds)
@@ -48,12 +48,12 @@ def _of_record(record: train_log.Record, pods: Sequence[records.PodRun]) -> Star
     return Start(began, min(before, key=lambda pod: abs(pod.started - began), default=None))
 
 
-def _may_live(pod: records.PodRun, moment: datetime.datetime) -> bool:
+def _may_live(pod: run_records.PodRun, moment: datetime.datetime) -> bool:
     """Whether a pod was there at a moment; nobody saw the end of one that ended as it started."""
     return pod.ended is None or pod.ended == pod.started or moment <= pod.ended + SKEW
 
 
-def _with_events(run: records.Run, starts: Sequence[Start], pod: str) -> Sequence[Start]:
+def _with_events(run: run_records.RunRecords, starts: Sequence[Start], pod: str) -> Sequence[Start]:
     """Add the starts that only events know: replicas run, and no process that is known lives."""
     ends = [event for event in run.events if losses.ends(event, pod) or losses.starts_job(event)]
     listed = list(starts)

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from tfparallel.drawing import palette, svg
-from tfparallel.report import content, draw, goodput, history
+from tfparallel.report import content, goodput, history, report_pictures
 
 ACTIVITIES: Mapping[goodput.Activity, palette.Fill] = {
     goodput.Activity.TRAINING: palette.Fill("#0b4f3a"),
@@ -24,7 +24,7 @@ SHOWN_REPLICAS = 40
 _POD = palette.Fill("#c9c9c9")
 
 
-def shares(drawn: goodput.Goodput) -> draw.Figure:
+def shares(drawn: goodput.Goodput) -> report_pictures.Figure:
     """Draw how long each activity took."""
     rows = [
         (activity, drawn.seconds[activity]) for activity in ACTIVITIES if activity in drawn.seconds
@@ -54,12 +54,12 @@ def shares(drawn: goodput.Goodput) -> draw.Figure:
         canvas.description = "; ".join(
             f"{activity} {seconds / drawn.whole:.1%}" for activity, seconds in rows
         )
-    return draw.Figure(canvas.picture)
+    return report_pictures.Figure(canvas.picture)
 
 
-def picture(drawn: content.Content) -> draw.Figure:
+def picture(drawn: content.Content) -> report_pictures.Figure:
     """Draw what the job did when, and the processes of its replicas below."""
-    return draw.in_both(lambda width: _timeline(drawn, width))
+    return report_pictures.in_both(lambda width: _timeline(drawn, width))
 
 
 def _timeline(drawn: content.Content, width: float) -> svg.Picture:
@@ -69,7 +69,7 @@ def _timeline(drawn: content.Content, width: float) -> svg.Picture:
     used = [activity for activity in ACTIVITIES if activity in drawn.goodput.seconds]
     columns = 3 if width < svg.WIDE else 6
     height = 1.55 + 0.28 * (1 + len(replicas)) + 0.18 * (-(-len(used) // columns))
-    factor, unit = draw.time_unit(drawn.goodput.whole)
+    factor, unit = report_pictures.time_unit(drawn.goodput.whole)
     title = "Timeline"
     with svg.canvas(title, width=width, height=height) as canvas:
         axis = canvas.figure.subplots()

@@ -23,7 +23,7 @@ class BucketStore:
 
     address: Address
 
-    async def list_files(self) -> Sequence[files.File]:
+    async def list_files(self) -> Sequence[files.ResultFile]:
         """Return the objects below the prefix."""
         with _explained():
             objects = await asyncio.to_thread(bucket.Bucket(self.address).objects)
@@ -31,13 +31,13 @@ class BucketStore:
         listed = [(meta["path"][start:], meta["size"]) for meta in objects]
         folders = {parent for path, _ in listed for parent in _folders(path)}
         return [
-            files.File(path, size, _IS_FOLDER if path in folders else "")
+            files.ResultFile(path, size, _IS_FOLDER if path in folders else "")
             for path, size in listed
             # Some tools put an empty object where a folder would be.
             if path and (size or path not in folders)
         ]
 
-    async def read(self, file: files.File, offset: int) -> AsyncIterator[bytes]:
+    async def read(self, file: files.ResultFile, offset: int) -> AsyncIterator[bytes]:
         """Yield the content of an object from a byte on."""
         if offset >= file.size:
             return
@@ -51,7 +51,7 @@ class BucketStore:
             async for chunk in result.stream():
                 yield bytes(chunk)
 
-    async def compute_digest(self, file: files.File) -> str | None:
+    async def compute_digest(self, file: files.ResultFile) -> str | None:
         """Return None: stores give no SHA-256, and TLS guards what they send."""
         return None
 

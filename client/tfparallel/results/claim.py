@@ -9,7 +9,7 @@ from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from tfparallel import errors, models
-from tfparallel.backends.cluster import backend, execute, objects, refusals
+from tfparallel.backends.cluster import cluster_backend, objects, pod_exec, refusals
 from tfparallel.results import files
 from tfparallel_operator.api import names
 from tfparallel_operator.api_server import client as api
@@ -109,24 +109,24 @@ class Reader:
 class ClaimStore:
     """A folder of a claim, as a pod sees it."""
 
-    cluster: backend.ClusterBackend
+    cluster: cluster_backend.ClusterBackend
     pod: str
     folder: str
 
-    async def list_files(self) -> Sequence[files.File]:
+    async def list_files(self) -> Sequence[files.ResultFile]:
         """Return the files below the folder."""
         text = await self._run(_LIST, self.folder, MOUNT)
-        return [files.File(*json.loads(line)) for line in text.splitlines()]
+        return [files.ResultFile(*json.loads(line)) for line in text.splitlines()]
 
-    async def read(self, file: files.File, offset: int) -> AsyncIterator[bytes]:
+    async def read(self, file: files.ResultFile, offset: int) -> AsyncIterator[bytes]:
         """Yield the content of a file from a byte on."""
         path, left = f"{self.folder}/{file.path}", file.size - offset
         command = ("python", "-c", _BEGIN + _BLOCKS + _READ, path, str(offset), str(left))
         with _telling_left_out():
-            async for chunk in execute.run(self.cluster, self.pod, command):
+            async for chunk in pod_exec.run(self.cluster, self.pod, command):
                 yield chunk
 
-    async def compute_digest(self, file: files.File) -> str | None:
+    async def compute_digest(self, file: files.ResultFile) -> str | None:
         """Return the SHA-256 of a file."""
         path, program = f"{self.folder}/{file.path}", _BEGIN + _BLOCKS + _DIGEST
         return (await self._run(program, path, str(file.size))).strip()
@@ -134,7 +134,7 @@ class ClaimStore:
     async def _run(self, program: str, *arguments: str) -> str:
         command = ("python", "-c", program, *arguments)
         with _telling_left_out():
-            parts = [chunk async for chunk in execute.run(self.cluster, self.pod, command)]
+            parts = [chunk async for chunk in pod_exec.run(self.cluster, self.pod, command)]
         return b"".join(parts).decode()
 
 
@@ -143,7 +143,7 @@ def _telling_left_out() -> Iterator[None]:
     """Raise LeftOutError where a program of the pod cannot open its file."""
     try:
         yield
-    except execute.CommandFailure as failure:
+    except pod_exec.CommandFailure as failure:
         if failure.exit_code in _LEFT_OUT:
             raise files.LeftOutError(_LEFT_OUT[failure.exit_code]) from failure
         raise
@@ -151,7 +151,10 @@ def _telling_left_out() -> Iterator[None]:
 
 @contextlib.asynccontextmanager
 async def opened(
-    cluster: backend.ClusterBackend, job: models.Job, reader: Reader, say: Callable[[str], None]
+    cluster: cluster_backend.ClusterBackend,
+    job: models.Job,
+    reader: Reader,
+    say: Callable[[str], None],
 ) -> AsyncIterator[ClaimStore]:
     """Run a pod that mounts the claim of a job; it is deleted in the end.
 
@@ -172,7 +175,7 @@ async def opened(
         await _delete(cluster, job.namespace, name)
 
 
-async def _delete(cluster: backend.ClusterBackend, namespace: str, name: str) -> None:
+async def _delete(cluster: cluster_backend.ClusterBackend, namespace: str, name: str) -> None:
     """Delete the pod, also if Ctrl-C came before the answer to its creation."""
     with contextlib.suppress(api_errors.ApiError):
         pod = await cluster.api.get(resources.PODS.path(namespace, name))
@@ -180,7 +183,7 @@ async def _delete(cluster: backend.ClusterBackend, namespace: str, name: str) ->
 
 
 async def _find_node(
-    cluster: backend.ClusterBackend, job: models.Job, reader: Reader
+    cluster: cluster_backend.ClusterBackend, job: models.Job, reader: Reader
 ) -> str | None:
     """Return the node that has a ReadWriteOnce claim mounted; None: any node will do."""
     try:
@@ -246,7 +249,10 @@ def build_pod(job: models.Job, reader: Reader, node: str | None) -> dict[str, An
         "kind": "Pod",
         "metadata": {
             "name": f"{job.name}-reader-{secrets.token_hex(3)}",
-            "labels": {names.LABEL_MANAGED_BY: backend.FIELD_MANAGER, LABEL_READER: job.name},
+            "labels": {
+                names.LABEL_MANAGED_BY: cluster_backend.FIELD_MANAGER,
+                LABEL_READER: job.name,
+            },
             "ownerReferences": [objects.owner_reference(job)],
         },
         "spec": spec,
@@ -269,7 +275,7 @@ def _on(node: str) -> dict[str, Any]:
     return {"nodeAffinity": required}
 
 
-async def _wait(cluster: backend.ClusterBackend, name: str, reader: Reader) -> None:
+async def _wait(cluster: cluster_backend.ClusterBackend, name: str, reader: Reader) -> None:
     """Wait until a pod runs.
 
     Raises:

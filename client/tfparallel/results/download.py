@@ -7,7 +7,7 @@ import shutil
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
 
-from tfparallel import errors, sources
+from tfparallel import errors, source_packing
 from tfparallel.results import files
 from tfparallel_operator.api_server import errors as api_errors
 
@@ -22,11 +22,11 @@ Progress = Callable[[int], None]
 
 async def fetch(
     store: files.Store,
-    chosen: Sequence[files.File],
+    chosen: Sequence[files.ResultFile],
     folder: pathlib.Path,
     progress: Progress,
     say: Callable[[str], None],
-) -> Sequence[files.File]:
+) -> Sequence[files.ResultFile]:
     """Copy files below a folder; return those that came.
 
     All are written next to their targets first: until the last one is complete and checked, nothing
@@ -55,14 +55,14 @@ async def fetch(
                 target.parent.mkdir(parents=True, exist_ok=True)
                 (drafts / file.path).replace(target)
             if is_new and fetched:
-                (folder / sources.IGNORE_FILE).write_text("*\n", encoding="utf-8")
+                (folder / source_packing.IGNORE_FILE).write_text("*\n", encoding="utf-8")
         finally:
             shutil.rmtree(drafts, ignore_errors=True)
     return fetched
 
 
 async def _fetched(
-    store: files.Store, file: files.File, draft: pathlib.Path, progress: Progress
+    store: files.Store, file: files.ResultFile, draft: pathlib.Path, progress: Progress
 ) -> str:
     """Copy a file; return why it did not come."""
     try:
@@ -73,7 +73,7 @@ async def _fetched(
 
 
 async def _fetch(
-    store: files.Store, file: files.File, draft: pathlib.Path, progress: Progress
+    store: files.Store, file: files.ResultFile, draft: pathlib.Path, progress: Progress
 ) -> None:
     draft.parent.mkdir(parents=True, exist_ok=True)
     digest = hashlib.sha256()
@@ -105,7 +105,7 @@ async def _fetch(
         )
 
 
-def check_path(file: files.File) -> None:
+def check_path(file: files.ResultFile) -> None:
     """Refuse names that lead out of the folder: a pod may have written them.
 
     Raises:

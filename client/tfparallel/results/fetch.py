@@ -17,13 +17,13 @@ def choose_folder(name: str) -> pathlib.Path:
 
 async def fetch(
     store: files.Store,
-    part: files.Part,
+    part: files.ResultSelection,
     to: pathlib.Path,
     name: str,
     say: Callable[[str], None],
     *,
     is_script: bool = False,
-) -> Sequence[files.File]:
+) -> Sequence[files.ResultFile]:
     """Copy a part of the results below a folder, with a bar on a terminal; return what came.
 
     Args:
@@ -43,13 +43,13 @@ async def fetch(
 
 async def copy(
     store: files.Store,
-    chosen: Sequence[files.File],
+    chosen: Sequence[files.ResultFile],
     to: pathlib.Path,
     name: str,
     say: Callable[[str], None],
     *,
     is_script: bool = False,
-) -> Sequence[files.File]:
+) -> Sequence[files.ResultFile]:
     """Copy files as `fetch` does."""
     with transfer.bar(sum(file.size for file in chosen)) as progress:
         fetched = await download.fetch(store, chosen, to, progress, say)
@@ -62,7 +62,9 @@ async def copy(
     return fetched
 
 
-def choose_one(models: Sequence[files.File], file: str | None, name: str) -> Sequence[files.File]:
+def choose_one(
+    models: Sequence[files.ResultFile], file: str | None, name: str
+) -> Sequence[files.ResultFile]:
     """Return the model that a user means: a script may leave several.
 
     Raises:

@@ -33,7 +33,7 @@ EVENTS = "events.out.tfevents.*"
 _SUFFIX = pathlib.PurePosixPath(outputs.MODEL).suffix
 
 
-class Part(enum.Enum):
+class ResultSelection(enum.Enum):
     """How much of the results."""
 
     MODEL = "model"
@@ -43,7 +43,7 @@ class Part(enum.Enum):
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class File:
+class ResultFile:
     """A file of a job's results."""
 
     path: str
@@ -64,13 +64,13 @@ class LeftOutError(Exception):
 class Store(Protocol):
     """Where a job keeps its results."""
 
-    async def list_files(self) -> Sequence[File]:
+    async def list_files(self) -> Sequence[ResultFile]:
         """Return all files, but none that is being written."""
 
-    def read(self, file: File, offset: int) -> AsyncIterator[bytes]:
+    def read(self, file: ResultFile, offset: int) -> AsyncIterator[bytes]:
         """Yield the content of a file from a byte on; a LeftOutError if that cannot be."""
 
-    async def compute_digest(self, file: File) -> str | None:
+    async def compute_digest(self, file: ResultFile) -> str | None:
         """Return the SHA-256 of what was listed; None: the place checks what it sends.
 
         Raises:
@@ -78,19 +78,21 @@ class Store(Protocol):
         """
 
 
-def describe(path: pathlib.Path, root: pathlib.Path) -> File:
+def describe(path: pathlib.Path, root: pathlib.Path) -> ResultFile:
     """Describe what a folder has at a path; links are followed only within the folder."""
     name = path.relative_to(root).as_posix()
     try:
         if not path.resolve().is_relative_to(root.resolve()):
-            return File(name, 0, _OUTSIDE)
+            return ResultFile(name, 0, _OUTSIDE)
         status = path.stat()
     except (OSError, RuntimeError):  # a RuntimeError is a circle of links
-        return File(name, 0, _NO_FILE)
-    return File(name, status.st_size, "" if stat.S_ISREG(status.st_mode) else _NO_FILE)
+        return ResultFile(name, 0, _NO_FILE)
+    return ResultFile(name, status.st_size, "" if stat.S_ISREG(status.st_mode) else _NO_FILE)
 
 
-def select(files: Sequence[File], part: Part, *, is_script: bool = False) -> list[File]:
+def select(
+    files: Sequence[ResultFile], part: ResultSelection, *, is_script: bool = False
+) -> list[ResultFile]:
     """Return the files of a part of the results, by path.
 
     Args:
@@ -102,16 +104,20 @@ def select(files: Sequence[File], part: Part, *, is_script: bool = False) -> lis
     return sorted(chosen, key=lambda file: file.path)
 
 
-def _select_of_script(files: Sequence[File], part: Part) -> Iterator[File]:
-    pattern = {Part.MODEL: f"*{_SUFFIX}", Part.ALL: "*", Part.TENSORBOARD: EVENTS}[part]
+def _select_of_script(files: Sequence[ResultFile], part: ResultSelection) -> Iterator[ResultFile]:
+    pattern = {
+        ResultSelection.MODEL: f"*{_SUFFIX}",
+        ResultSelection.ALL: "*",
+        ResultSelection.TENSORBOARD: EVENTS,
+    }[part]
     return (file for file in files if pathlib.PurePosixPath(file.path).match(pattern))
 
 
-def _select(files: Sequence[File], part: Part) -> Iterator[File]:
+def _select(files: Sequence[ResultFile], part: ResultSelection) -> Iterator[ResultFile]:
     prefixes = {
-        Part.MODEL: (outputs.MODEL,),
-        Part.ALL: (*_ALL, *_last_checkpoint(files)),
-        Part.TENSORBOARD: (f"{outputs.TENSORBOARD}/",),
+        ResultSelection.MODEL: (outputs.MODEL,),
+        ResultSelection.ALL: (*_ALL, *_last_checkpoint(files)),
+        ResultSelection.TENSORBOARD: (f"{outputs.TENSORBOARD}/",),
     }[part]
     for file in files:
         if any(_is_below(file.path, prefix) for prefix in prefixes):
@@ -122,7 +128,7 @@ def _is_below(path: str, prefix: str) -> bool:
     return path.startswith(prefix) if prefix.endswith("/") else path == prefix
 
 
-def _last_checkpoint(files: Sequence[File]) -> tuple[str, ...]:
+def _last_checkpoint(files: Sequence[ResultFile]) -> tuple[str, ...]:
     """Return the folder of the checkpoint with the most steps, with a slash at its end."""
     matches = filter(None, (_STEP.fullmatch(file.path) for file in files))
     last = max(matches, key=lambda match: int(match["step"]), default=None)

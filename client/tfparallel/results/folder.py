@@ -25,7 +25,7 @@ class FolderStore:
 
     path: pathlib.Path
 
-    async def list_files(self) -> Sequence[files.File]:
+    async def list_files(self) -> Sequence[files.ResultFile]:
         """Return the files below the folder."""
         listed = []
         for root, below, names in os.walk(self.path):  # passes over folders that go meanwhile
@@ -38,7 +38,7 @@ class FolderStore:
             ]
         return listed
 
-    async def read(self, file: files.File, offset: int) -> AsyncIterator[bytes]:
+    async def read(self, file: files.ResultFile, offset: int) -> AsyncIterator[bytes]:
         """Yield the content of a file from a byte on."""
         with _explained(), self._open(file) as content:
             content.seek(offset)
@@ -47,14 +47,14 @@ class FolderStore:
                 left -= len(chunk)
                 yield chunk
 
-    async def compute_digest(self, file: files.File) -> str | None:
+    async def compute_digest(self, file: files.ResultFile) -> str | None:
         """Return the SHA-256 of a file."""
         digest = hashlib.sha256()
         async for chunk in self.read(file, 0):
             digest.update(chunk)
         return digest.hexdigest()
 
-    def _open(self, file: files.File) -> io.BufferedReader:
+    def _open(self, file: files.ResultFile) -> io.BufferedReader:
         return (self.path / file.path).open("rb")
 
 

@@ -10,7 +10,7 @@ from tfparallel_operator.core.pods import claims
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Folder:
+class ClaimFolder:
     """A folder of a claim."""
 
     claim: str
@@ -18,7 +18,7 @@ class Folder:
     """Below the root of the claim."""
 
 
-def find(job: types.TFParallelJob, path: str | None) -> Folder:
+def find(job: types.TFParallelJob, path: str | None) -> ClaimFolder:
     """Return the folder of a claim that a path of the container means.
 
     Args:
@@ -50,7 +50,7 @@ def find(job: types.TFParallelJob, path: str | None) -> Folder:
     return dataclasses.replace(below[mount], path=below[mount].path / subfolder)
 
 
-def _writable_mounts(job: types.TFParallelJob) -> Iterator[tuple[str, Folder]]:
+def _writable_mounts(job: types.TFParallelJob) -> Iterator[tuple[str, ClaimFolder]]:
     """Yield the paths where containers that train mount claims, and what they see there."""
     for role in job.spec.tf_replica_specs.values():
         pod = load.parse_template(role.template or {}).spec
@@ -64,8 +64,8 @@ def _writable_mounts(job: types.TFParallelJob) -> Iterator[tuple[str, Folder]]:
             source = sources.get(mount.name)
             if source is not None and not mount.read_only and not source.get("readOnly"):
                 claim = claims.name(job, source["claimName"])
-                yield mount.mount_path, Folder(claim, pathlib.PurePosixPath(mount.sub_path))
+                yield mount.mount_path, ClaimFolder(claim, pathlib.PurePosixPath(mount.sub_path))
 
 
-def _listed(mounts: dict[str, Folder]) -> str:
+def _listed(mounts: dict[str, ClaimFolder]) -> str:
     return ", ".join(f"claim {root.claim!r} at {mount}" for mount, root in mounts.items())

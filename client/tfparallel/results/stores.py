@@ -8,9 +8,9 @@ from typing import Any
 
 from tfparallel import backend as backends
 from tfparallel import errors, models
-from tfparallel.backends.cluster import backend, refusals
-from tfparallel.backends.local import backend as machine_backend
+from tfparallel.backends.cluster import cluster_backend, refusals
 from tfparallel.backends.local import folders
+from tfparallel.backends.local import local_backend as machine_backend
 from tfparallel.results import bucket, claim, files, folder, script
 from tfparallel_operator.api import load, names, trainer_spec
 from tfparallel_operator.api_server import resources
@@ -19,7 +19,7 @@ from tfparallel_trainer.contract import job_file
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Choice:
+class StoreOptions:
     """What the user says of the place."""
 
     image: str | None = None
@@ -30,7 +30,7 @@ class Choice:
 
 @contextlib.asynccontextmanager
 async def opened_anywhere(
-    jobs: backends.Backend, job: models.Job, choice: Choice, say: Callable[[str], None]
+    jobs: backends.Backend, job: models.Job, choice: StoreOptions, say: Callable[[str], None]
 ) -> AsyncIterator[files.Store]:
     """Open the place that keeps the results of a job of a cluster or of this machine.
 
@@ -39,14 +39,14 @@ async def opened_anywhere(
     """
     if isinstance(jobs, machine_backend.LocalBackend):
         yield _find_folder(jobs.find_folder(job.name), job, choice)
-    elif isinstance(jobs, backend.ClusterBackend):
+    elif isinstance(jobs, cluster_backend.ClusterBackend):
         async with opened(jobs, job, choice, say) as store:
             yield store
     else:
         raise errors.Failure(f"{type(jobs).__name__} does not know where jobs keep their results")
 
 
-def _find_folder(root: pathlib.Path, job: models.Job, choice: Choice) -> files.Store:
+def _find_folder(root: pathlib.Path, job: models.Job, choice: StoreOptions) -> files.Store:
     """Return where a local run keeps its results: of a script, what stands for its claim."""
     parsed = load.read_accepted_job(job.manifest)
     if parsed.spec.trainer is not None:
@@ -57,9 +57,9 @@ def _find_folder(root: pathlib.Path, job: models.Job, choice: Choice) -> files.S
 
 @contextlib.asynccontextmanager
 async def opened(
-    cluster: backend.ClusterBackend,
+    cluster: cluster_backend.ClusterBackend,
     job: models.Job,
-    choice: Choice,
+    choice: StoreOptions,
     say: Callable[[str], None],
 ) -> AsyncIterator[files.Store]:
     """Open the place that keeps the results of a job.
@@ -83,7 +83,7 @@ async def opened(
             yield await bucket.find(checkpoint.uri, job.namespace, job.name)
             return
         name = claims.name(parsed, str(checkpoint.claim))
-        results = script.Folder(name, pathlib.PurePosixPath(job.name))
+        results = script.ClaimFolder(name, pathlib.PurePosixPath(job.name))
     template = await _pod_spec(cluster, job)
     image = choice.image or _image(template) or await backends.find_trainer_image(cluster)
     reader = claim.Reader(results.claim, str(results.path), template, image)
@@ -92,7 +92,7 @@ async def opened(
 
 
 def _checkpoint(
-    job: models.Job, trainer: trainer_spec.Trainer, choice: Choice
+    job: models.Job, trainer: trainer_spec.Trainer, choice: StoreOptions
 ) -> job_file.Checkpoint:
     if choice.path is not None:
         raise load.SpecError(
@@ -107,7 +107,7 @@ def _checkpoint(
     return trainer.checkpoint
 
 
-async def _pod_spec(cluster: backend.ClusterBackend, job: models.Job) -> Mapping[str, Any]:
+async def _pod_spec(cluster: cluster_backend.ClusterBackend, job: models.Job) -> Mapping[str, Any]:
     """Return the spec of a pod of the job, or that of its first template."""
     with refusals.explained(cluster.context):
         selector = f"{names.LABEL_JOB}={job.name},{names.LABEL_ROLE}"

@@ -232,7 +232,7 @@ class Display:
         """Show a note for people."""
         print_line(self._err, rich_text.Text(text, "dim"))
 
-    def event(self, event: decision.Event) -> None:
+    def event(self, event: decision.JobEvent) -> None:
         """Show a decision, without the error that a replica's line has already shown."""
         self._messages.add(event.message)
         warns = event.type is decision.EventType.WARNING

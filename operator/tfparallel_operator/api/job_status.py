@@ -20,7 +20,7 @@ _TEXT = pydantic.WithJsonSchema({"type": "string", "maxLength": 316})
 """The schema of a word that another version of the operator may add to: any text."""
 
 _EITHER = pydantic.Field(union_mode="left_to_right")
-_ConditionType = Annotated[names.Condition | str, _TEXT, _EITHER]
+_ConditionType = Annotated[names.ConditionType | str, _TEXT, _EITHER]
 _State = Annotated[names.State | str, _TEXT, _EITHER]
 
 

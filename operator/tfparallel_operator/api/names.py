@@ -89,7 +89,7 @@ PROGRESS_FIELD_MANAGER = "tfparallel-progress"
 and nothing else, so that reports and decisions never fight over a field."""
 
 
-class Condition(enum.StrEnum):
+class ConditionType(enum.StrEnum):
     """Types of `status.conditions`; `reasons` says what each means."""
 
     RESUMABLE = "Resumable"

@@ -25,26 +25,26 @@ def _warning(meaning: str, remedy: str) -> Explanation:
     return Explanation(meaning, remedy, _WARNING)
 
 
-CONDITIONS: Mapping[names.Condition, str] = {
-    names.Condition.RESUMABLE: "A restart resumes from a checkpoint. False: it starts at step 0."
-    " Only with `spec.trainer`.",
-    names.Condition.SPEC_INVALID: "The newest spec cannot be used: the job continues with its last"
-    " valid one.",
-    names.Condition.SUSPENDED: "`runPolicy.suspend` is true: the pods are deleted.",
-    names.Condition.ADMITTED: "The queue lets the job run. Only of jobs in a queue.",
-    names.Condition.RUNNING: "Every training replica runs or has completed. With parameter servers:"
-    " chief, servers and at least one worker. If training is slow, the message says why.",
-    names.Condition.RESTARTING: "The operator restarts replicas, and not all of them run yet.",
-    names.Condition.TRAINING_STALLED: "Training reported progress, then made none for"
+CONDITIONS: Mapping[names.ConditionType, str] = {
+    names.ConditionType.RESUMABLE: "A restart resumes from a checkpoint. False: it starts at"
+    " step 0. Only with `spec.trainer`.",
+    names.ConditionType.SPEC_INVALID: "The newest spec cannot be used: the job continues with its"
+    " last valid one.",
+    names.ConditionType.SUSPENDED: "`runPolicy.suspend` is true: the pods are deleted.",
+    names.ConditionType.ADMITTED: "The queue lets the job run. Only of jobs in a queue.",
+    names.ConditionType.RUNNING: "Every training replica runs or has completed. With parameter"
+    " servers: chief, servers and at least one worker. If training is slow, the message says why.",
+    names.ConditionType.RESTARTING: "The operator restarts replicas, and not all of them run yet.",
+    names.ConditionType.TRAINING_STALLED: "Training reported progress, then made none for"
     " `runPolicy.stallDeadlineSeconds`.",
-    names.Condition.SEPARATE_TRAINING: "The replicas of a script train models of their own, and"
+    names.ConditionType.SEPARATE_TRAINING: "The replicas of a script train models of their own, and"
     " `onSeparateTraining` is `Continue`. It stays true when the job has ended.",
-    names.Condition.CREATION_REFUSED: "The job cannot get pods. The message says why, and"
+    names.ConditionType.CREATION_REFUSED: "The job cannot get pods. The message says why, and"
     " who has to act. The operator tries again.",
-    names.Condition.CONTESTED: "Another installation of the operator watches the job, too, and"
+    names.ConditionType.CONTESTED: "Another installation of the operator watches the job, too, and"
     " leaves it alone. The condition is removed 21 minutes after that installation last asked.",
-    names.Condition.SUCCEEDED: "The job succeeded.",
-    names.Condition.FAILED: "The job failed and does not run again.",
+    names.ConditionType.SUCCEEDED: "The job succeeded.",
+    names.ConditionType.FAILED: "The job failed and does not run again.",
 }
 """What it means that a condition is true."""
 

@@ -11,7 +11,7 @@ import pydantic
 from pydantic import alias_generators
 
 from tfparallel_operator.api import (
-    claims,
+    claim_templates,
     job_status,
     mesh_rules,
     policies,
@@ -250,13 +250,13 @@ class Spec(base.Model):
     Keras' fit. Stop: the first step fails the job, with exit code 65. Continue: the job trains, and
     the log and the condition SeparateTraining say so."""
 
-    volume_claim_templates: claims.ClaimTemplates = ()
+    volume_claim_templates: claim_templates.ClaimTemplates = ()
     """Claims that the operator creates before the pods: one for each template, which all replicas
     share. trainer.checkpoint.claim and trainer.volumes refer to them by the template's name. Cannot
     change."""
 
-    persistent_volume_claim_retention_policy: claims.RetentionPolicy = pydantic.Field(
-        default_factory=claims.RetentionPolicy
+    persistent_volume_claim_retention_policy: claim_templates.RetentionPolicy = pydantic.Field(
+        default_factory=claim_templates.RetentionPolicy
     )
     """How long the claims of volumeClaimTemplates live. Cannot change."""
 

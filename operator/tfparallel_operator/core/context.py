@@ -23,7 +23,7 @@ class DecisionContext:
     children: observation.Children
     environment: observation.Environment
     now: datetime.datetime
-    settings: installation.Settings
+    settings: installation.InstallationSettings
 
     @property
     def job(self) -> types.TFParallelJob:

@@ -17,8 +17,8 @@ from tfparallel_operator.core.life import (
     deadlines,
     ending,
     host_ports,
-    installations,
     obstacles,
+    rival_installations,
     scaling,
     spec_validity,
     start,
@@ -48,7 +48,7 @@ def decide(
     children: observation.Children,
     environment: observation.Environment,
     now: datetime.datetime,
-    settings: installation.Settings,
+    settings: installation.InstallationSettings,
 ) -> decision.Decision:
     """Say what to write for a job at a time of whole seconds; see `DecisionContext`.
 
@@ -63,11 +63,13 @@ def decide(
         status, generation = job.status, job.problem.generation
     else:
         status, generation = job.job.status, job.job.metadata.generation
-    if children.config is not None and not installations.may_act(children.config, settings, now):
-        return installations.stand_back(status, children.config, settings, now)
+    if children.config is not None and not rival_installations.may_act(
+        children.config, settings, now
+    ):
+        return rival_installations.stand_back(status, children.config, settings, now)
     decided = _decide(job, children, environment, now, settings)
     stamp = conditions.Stamp(now, generation)
-    return installations.respond(decided, children.config, settings, stamp)
+    return rival_installations.respond(decided, children.config, settings, stamp)
 
 
 def _decide(
@@ -75,7 +77,7 @@ def _decide(
     children: observation.Children,
     environment: observation.Environment,
     now: datetime.datetime,
-    settings: installation.Settings,
+    settings: installation.InstallationSettings,
 ) -> decision.Decision:
     problem = None
     if isinstance(requested, observation.InvalidJob):
@@ -107,16 +109,16 @@ def _decide(
     )
 
 
-def _find_notices(children: observation.Children) -> tuple[decision.Event, ...]:
+def _find_notices(children: observation.Children) -> tuple[decision.JobEvent, ...]:
     hidden = obstacles.find_hidden(children.pods)
     return (decision.warning(hidden.reason, obstacles.describe(hidden).message),) if hidden else ()
 
 
 def _warn_of_separate_training(
     context: DecisionContext, status: job_status.JobStatus
-) -> tuple[job_status.JobStatus, tuple[decision.Event, ...]]:
+) -> tuple[job_status.JobStatus, tuple[decision.JobEvent, ...]]:
     """Say in a condition whether the replicas of this attempt train models of their own."""
-    reported, kind = status.separate_training, names.Condition.SEPARATE_TRAINING
+    reported, kind = status.separate_training, names.ConditionType.SEPARATE_TRAINING
     began = status.attempt_time or status.start_time
     is_told = conditions.is_true(status, kind)
     if reported is None or (began is not None and reported.last_update_time <= began):
@@ -141,7 +143,7 @@ def _describe(context: DecisionContext) -> job_status.JobStatus:
     status = context.status.model_copy(update=description)
     if trainer is None:
         return status
-    checkpoint, kind = trainer.checkpoint, names.Condition.RESUMABLE
+    checkpoint, kind = trainer.checkpoint, names.ConditionType.RESUMABLE
     if checkpoint is None:
         message = "a restart begins at step 0: set spec.trainer.checkpoint to keep state"
         return context.stamp.set(status, kind, False, names.Reason.NO_CHECKPOINT, message)

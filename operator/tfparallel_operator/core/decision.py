@@ -20,7 +20,7 @@ class EventType(enum.StrEnum):
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Event:
+class JobEvent:
     """An Event to emit on the job."""
 
     type: EventType
@@ -33,16 +33,16 @@ class Event:
 
 def normal(
     reason: str, message: str, action: names.EventAction = names.EventAction.RECONCILE
-) -> Event:
+) -> JobEvent:
     """Return an Event that needs no action."""
-    return Event(EventType.NORMAL, reason, message, action)
+    return JobEvent(EventType.NORMAL, reason, message, action)
 
 
 def warning(
     reason: str, message: str, action: names.EventAction = names.EventAction.RECONCILE
-) -> Event:
+) -> JobEvent:
     """Return an Event on which a person should act."""
-    return Event(EventType.WARNING, reason, message, action)
+    return JobEvent(EventType.WARNING, reason, message, action)
 
 
 ObjectType = tuple[str, str]
@@ -106,14 +106,14 @@ class Decision:
     """
 
     status: job_status.JobStatus
-    events: tuple[Event, ...] = ()
+    events: tuple[JobEvent, ...] = ()
     deletions: tuple[Deletion, ...] = ()
     changes: tuple[Change, ...] = ()
     creations: tuple[Manifest, ...] = ()
     """Objects that pods need, such as the Service and a PodGroup, come before the pods."""
     creates_first: bool = False
     """Whether the creations come first, and the next decision writes the status."""
-    notices: tuple[Event, ...] = ()
+    notices: tuple[JobEvent, ...] = ()
     """Events that do not depend on a change of the status."""
     delete_job: bool = False
     """Whether to delete the job, because its time to live is over."""

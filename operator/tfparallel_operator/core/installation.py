@@ -48,7 +48,7 @@ class Restrictions:
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class Settings:
+class InstallationSettings:
     """Settings of the installation that apply to every job."""
 
     trainer_image: str

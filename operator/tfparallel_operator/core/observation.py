@@ -182,7 +182,7 @@ class Children:
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Problem:
+class SpecProblem:
     """Why the newest spec of a job is unusable."""
 
     message: str
@@ -193,7 +193,7 @@ class Problem:
 class InvalidJob:
     """A job whose newest spec is unusable."""
 
-    problem: Problem
+    problem: SpecProblem
     status: job_status.JobStatus
     """The status as last written."""
     accepted: Layout | None = None

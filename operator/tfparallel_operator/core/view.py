@@ -4,7 +4,7 @@ import dataclasses
 import functools
 
 from tfparallel_operator.api import job_status
-from tfparallel_operator.core import ends, observation, replicas
+from tfparallel_operator.core import observation, pod_ends, replicas
 from tfparallel_operator.core.layout import Layout
 from tfparallel_operator.core.status import replica_records
 
@@ -103,7 +103,7 @@ def _without_false_success(layout: Layout, pod: observation.Pod) -> observation.
     with 76.
     """
     succeeded = pod.phase is observation.Phase.SUCCEEDED
-    if not succeeded or layout.job.spec.trainer is not None or not ends.find(pod).of_pod:
+    if not succeeded or layout.job.spec.trainer is not None or not pod_ends.find(pod).of_pod:
         return pod
     return dataclasses.replace(pod, phase=observation.Phase.FAILED)
 

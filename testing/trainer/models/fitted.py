@@ -13,7 +13,7 @@ import tensorflow as tf
 
 
 @dataclasses.dataclass(frozen=True)
-class Case:
+class FitCase:
     build: Callable[[], Any]
     """Gives a compiled model, always with the same weights."""
     data: Callable[[], dict[str, Any]]
@@ -234,26 +234,26 @@ def simple(**arguments):
 
 
 CASES = {
-    "batch_size": Case(classifier, numbers, simple()),
-    "default_batch_size": Case(classifier, numbers, lambda: {"epochs": 2}),
-    "epochs": Case(classifier, numbers, simple(epochs=12)),
-    "initial_epoch": Case(classifier, numbers, simple(initial_epoch=1)),
-    "class_weight": Case(classifier, numbers, simple(class_weight={0: 1.0, 1: 3.0})),
-    "sample_weight": Case(
+    "batch_size": FitCase(classifier, numbers, simple()),
+    "default_batch_size": FitCase(classifier, numbers, lambda: {"epochs": 2}),
+    "epochs": FitCase(classifier, numbers, simple(epochs=12)),
+    "initial_epoch": FitCase(classifier, numbers, simple(initial_epoch=1)),
+    "class_weight": FitCase(classifier, numbers, simple(class_weight={0: 1.0, 1: 3.0})),
+    "sample_weight": FitCase(
         lambda: classifier(weighted_metrics=["sparse_categorical_accuracy"]), weighted, simple()
     ),
-    "validation_data": Case(classifier, numbers, lambda: simple(validation_data=validation())()),
-    "validation_split": Case(classifier, weighted, simple(validation_split=0.25)),
-    "validation_freq": Case(
+    "validation_data": FitCase(classifier, numbers, lambda: simple(validation_data=validation())()),
+    "validation_split": FitCase(classifier, weighted, simple(validation_split=0.25)),
+    "validation_freq": FitCase(
         classifier, numbers, simple(epochs=4, validation_split=0.25, validation_freq=[1, 3])
     ),
-    "validation_steps": Case(
+    "validation_steps": FitCase(
         classifier,
         numbers,
         simple(validation_split=0.5, validation_batch_size=4, validation_steps=3),
     ),
-    "steps_per_epoch": Case(classifier, numbers, simple(epochs=5, steps_per_epoch=3)),
-    "data_set": Case(
+    "steps_per_epoch": FitCase(classifier, numbers, simple(epochs=5, steps_per_epoch=3)),
+    "data_set": FitCase(
         classifier,
         data_set,
         lambda: {
@@ -263,13 +263,13 @@ CASES = {
             "validation_steps": 2,
         },
     ),
-    "endless_data_set": Case(classifier, endless, lambda: {"epochs": 3, "steps_per_epoch": 5}),
-    "generator": Case(classifier, generator, lambda: {"epochs": 3, "steps_per_epoch": 6}),
-    "changing_lengths": Case(
+    "endless_data_set": FitCase(classifier, endless, lambda: {"epochs": 3, "steps_per_epoch": 5}),
+    "generator": FitCase(classifier, generator, lambda: {"epochs": 3, "steps_per_epoch": 6}),
+    "changing_lengths": FitCase(
         of_sequences, changing_lengths, lambda: {"epochs": 2, "steps_per_epoch": 5}
     ),
-    "PyDataset": Case(classifier, lambda: {"x": Parts()}, lambda: {"epochs": 2}),
-    "EarlyStopping": Case(
+    "PyDataset": FitCase(classifier, lambda: {"x": Parts()}, lambda: {"epochs": 2}),
+    "EarlyStopping": FitCase(
         lambda: classifier(keras.optimizers.SGD(3.0)),
         numbers,
         lambda: simple(
@@ -278,14 +278,14 @@ CASES = {
             callbacks=[keras.callbacks.EarlyStopping(patience=2, restore_best_weights=True)],
         )(),
     ),
-    "LearningRateScheduler": Case(
+    "LearningRateScheduler": FitCase(
         classifier,
         numbers,
         lambda: simple(
             callbacks=[keras.callbacks.LearningRateScheduler(lambda epoch, rate: rate * 0.5)]
         )(),
     ),
-    "several_callbacks": Case(
+    "several_callbacks": FitCase(
         lambda: classifier(keras.optimizers.SGD(3.0)),
         lambda: {"x": Parts()},
         lambda: {
@@ -297,7 +297,7 @@ CASES = {
             ],
         },
     ),
-    "ReduceLROnPlateau": Case(
+    "ReduceLROnPlateau": FitCase(
         lambda: classifier(keras.optimizers.SGD(2.0)),
         numbers,
         lambda: simple(
@@ -305,69 +305,69 @@ CASES = {
             callbacks=[keras.callbacks.ReduceLROnPlateau(monitor="loss", patience=1, factor=0.3)],
         )(),
     ),
-    "Callback": Case(classifier, numbers, lambda: simple(callbacks=[Decay()])()),
-    "trainable": Case(half_frozen, numbers, calls(Exchange)),
-    "two_inputs_two_outputs": Case(
+    "Callback": FitCase(classifier, numbers, lambda: simple(callbacks=[Decay()])()),
+    "trainable": FitCase(half_frozen, numbers, calls(Exchange)),
+    "two_inputs_two_outputs": FitCase(
         # Keras weighs the losses of single outputs by batches of one size only.
         two_ways,
         two_ways_data,
         simple(batch_size=13, validation_split=0.25),
     ),
-    "custom_loss": Case(lambda: classifier(loss=peculiar), numbers, simple()),
-    "gradient_accumulation": Case(
+    "custom_loss": FitCase(lambda: classifier(loss=peculiar), numbers, simple()),
+    "gradient_accumulation": FitCase(
         lambda: classifier(keras.optimizers.Adam(0.05, gradient_accumulation_steps=2)),
         numbers,
         simple(),
     ),
-    "clipping": Case(
+    "clipping": FitCase(
         lambda: classifier(keras.optimizers.SGD(0.5, global_clipnorm=0.1)), numbers, simple()
     ),
-    "schedule": Case(
+    "schedule": FitCase(
         lambda: classifier(
             keras.optimizers.Adam(keras.optimizers.schedules.ExponentialDecay(0.1, 3, 0.5))
         ),
         numbers,
         simple(),
     ),
-    "mixed_bfloat16": Case(
+    "mixed_bfloat16": FitCase(
         lambda: mixed("mixed_bfloat16", keras.optimizers.SGD(0.2, momentum=0.5)),
         numbers,
         lambda: simple(batch_size=16, epochs=6, validation_data=validation())(),
         tolerance=5e-3,
     ),
-    "mixed_float16": Case(
+    "mixed_float16": FitCase(
         lambda: mixed("mixed_float16", scaled(2.0**10)),
         numbers,
         simple(batch_size=16, epochs=6),
         tolerance=1e-3,
     ),
-    "mixed_float16_that_overflows": Case(
+    "mixed_float16_that_overflows": FitCase(
         lambda: mixed("mixed_float16", scaled(2.0**22)),
         numbers,
         simple(batch_size=16, epochs=6),
     ),
-    "averages": Case(swapped, numbers, calls()),
-    "SwapEMAWeights": Case(swapped, numbers, calls(keras.callbacks.SwapEMAWeights)),
-    "CSVLogger": Case(
+    "averages": FitCase(swapped, numbers, calls()),
+    "SwapEMAWeights": FitCase(swapped, numbers, calls(keras.callbacks.SwapEMAWeights)),
+    "CSVLogger": FitCase(
         classifier, numbers, calls(lambda: keras.callbacks.CSVLogger(place("log.csv")))
     ),
-    "History": Case(classifier, numbers, calls(keras.callbacks.History)),
-    "LambdaCallback": Case(
+    "History": FitCase(classifier, numbers, calls(keras.callbacks.History)),
+    "LambdaCallback": FitCase(
         classifier,
         numbers,
         calls(lambda: keras.callbacks.LambdaCallback(on_train_batch_end=lambda batch, logs: None)),
     ),
-    "ModelCheckpoint": Case(
+    "ModelCheckpoint": FitCase(
         classifier, numbers, calls(lambda: keras.callbacks.ModelCheckpoint(place("model.keras")))
     ),
-    "ProgbarLogger": Case(classifier, numbers, calls(keras.callbacks.ProgbarLogger)),
-    "RemoteMonitor": Case(
+    "ProgbarLogger": FitCase(classifier, numbers, calls(keras.callbacks.ProgbarLogger)),
+    "RemoteMonitor": FitCase(
         classifier, numbers, calls(lambda: keras.callbacks.RemoteMonitor("http://127.0.0.1:9"))
     ),
-    "TensorBoard": Case(
+    "TensorBoard": FitCase(
         classifier, numbers, calls(lambda: keras.callbacks.TensorBoard(place(), update_freq=1))
     ),
-    "TerminateOnNaN": Case(
+    "TerminateOnNaN": FitCase(
         classifier, spoilt, lambda: simple(callbacks=[keras.callbacks.TerminateOnNaN()])()
     ),
 }

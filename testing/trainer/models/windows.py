@@ -6,7 +6,7 @@ import numpy as np
 keras.config.set_floatx("float64")
 
 
-class Table(keras.layers.Layer):
+class PositionTable(keras.layers.Layer):
     """Gives a trained vector for each place, once for all examples."""
 
     def build(self, shape):
@@ -22,7 +22,7 @@ def block(x):
 
 def build_model():
     image = keras.Input((8, 8, 4))
-    places = Table()(image)
+    places = PositionTable()(image)
     windows = keras.ops.transpose(keras.ops.reshape(image, (-1, 2, 4, 2, 4, 4)), (0, 1, 3, 2, 4, 5))
     windows = keras.ops.reshape(windows, (-1, 16, 4))
     for _ in range(4):

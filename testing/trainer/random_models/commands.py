@@ -27,7 +27,7 @@ def run(options: argparse.Namespace) -> int:
         return 0
     with tempfile.TemporaryDirectory() as folder:
         path = options.resume or pathlib.Path(folder) / "state.jsonl"
-        state = outcomes.State.open(path, options.seed)
+        state = outcomes.CampaignFile.open(path, options.seed)
         numbers = state.failed() if options.again else state.remaining(options.jobs)
         print(f"seed {state.seed}: {len(numbers)} models to run", flush=True)
         verify = job_file.Verify(options.verify)
@@ -42,7 +42,7 @@ def _job(seed: int, name: str) -> spec.Job:
     return drawing.draw_jobs(seed, int(model))[int(layout_number or 0)]
 
 
-def _report(state: outcomes.State) -> int:
+def _report(state: outcomes.CampaignFile) -> int:
     for ending, count in outcomes.counts(state.outcomes).items():
         print(f"{ending}: {count}")
     failures = [outcome for outcome in state.outcomes if outcome.ending.is_failure]

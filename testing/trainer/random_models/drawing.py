@@ -14,18 +14,18 @@ _LARGEST = 300
 _MODEL_SPLIT = "ModelSplit"
 
 
-def _split(devices: int, processes: int = 1, **mesh: object) -> spec.Layout:
-    return spec.Layout(_MODEL_SPLIT, processes, devices, mesh)
+def _split(devices: int, processes: int = 1, **mesh: object) -> spec.JobLayout:
+    return spec.JobLayout(_MODEL_SPLIT, processes, devices, mesh)
 
 
-LAYOUTS: tuple[tuple[spec.Layout, int], ...] = (
-    (spec.Layout("MultiWorkerMirrored"), 2),
-    (spec.Layout("Mirrored", 1, 2), 6),
-    (spec.Layout("Mirrored", 1, 3), 3),
-    (spec.Layout("MultiWorkerMirrored", 2), 4),
-    (spec.Layout("MultiWorkerMirrored", 3), 1),
-    (spec.Layout("MultiWorkerMirrored", 2, 2), 1),
-    (spec.Layout("ParameterServer", 1, 1), 2),
+LAYOUTS: tuple[tuple[spec.JobLayout, int], ...] = (
+    (spec.JobLayout("MultiWorkerMirrored"), 2),
+    (spec.JobLayout("Mirrored", 1, 2), 6),
+    (spec.JobLayout("Mirrored", 1, 3), 3),
+    (spec.JobLayout("MultiWorkerMirrored", 2), 4),
+    (spec.JobLayout("MultiWorkerMirrored", 3), 1),
+    (spec.JobLayout("MultiWorkerMirrored", 2, 2), 1),
+    (spec.JobLayout("ParameterServer", 1, 1), 2),
     (_split(2, stage=2), 2),
     (_split(2, stage=2, microbatches=2), 3),
     (_split(3, stage=3, microbatches=2), 1),
@@ -62,7 +62,7 @@ def draw_jobs(seed: int, number: int) -> list[spec.Job]:
     return [spec.Job(model, layout) for layout in layouts]
 
 
-def _draw_layouts(random: randoms.Random, model: spec.Model) -> list[spec.Layout]:
+def _draw_layouts(random: randoms.Random, model: spec.Model) -> list[spec.JobLayout]:
     """Draw layouts; docs/how-to/model-interface.md says what microbatches do to normalisation."""
     has_images = any(len(tensor_input.shape) == 3 for tensor_input in model.inputs)
     suitable = [
@@ -71,7 +71,7 @@ def _draw_layouts(random: randoms.Random, model: spec.Model) -> list[spec.Layout
         if not (model.has_batch_normalization and (layout.mesh or {}).get("microbatches"))
         if has_images or "spatial" not in (layout.mesh or {})
     ]
-    chosen: list[spec.Layout] = []
+    chosen: list[spec.JobLayout] = []
     while len(chosen) < LAYOUTS_PER_MODEL:
         layouts, weights = zip(*suitable, strict=True)
         layout = random.choices(layouts, weights)[0]

@@ -35,7 +35,7 @@ class Reference:
 
 def judge_all(
     jobs: Sequence[spec.Job], folder: pathlib.Path, verify: job_file.Verify = job_file.Verify.AUTO
-) -> list[outcomes.Verdict]:
+) -> list[outcomes.JobVerdict]:
     """Train jobs that share a model, in a folder of their own; returns how each ended.
 
     `verify` is trainer.verify.
@@ -47,10 +47,10 @@ def judge_all(
     try:
         reference, failure = train_plainly(model.training, source, plain.PROMISED)
         if reference is None:
-            return [outcomes.Verdict(outcomes.Ending.INVALID, failure) for _ in jobs]
+            return [outcomes.JobVerdict(outcomes.Ending.INVALID, failure) for _ in jobs]
         if not all(np.isfinite(array).all() for array in reference.weights if array.dtype != bool):
             return [
-                outcomes.Verdict(outcomes.Ending.INVALID, "Keras' weights are not finite.")
+                outcomes.JobVerdict(outcomes.Ending.INVALID, "Keras' weights are not finite.")
                 for _ in jobs
             ]
         verdicts = []
@@ -105,7 +105,7 @@ def _judge(
     folder: pathlib.Path,
     environments: list[dict[str, str]],
     reference: Reference,
-) -> outcomes.Verdict:
+) -> outcomes.JobVerdict:
     with launch.Group(
         folder / "logs", environments, launch.TRAINER, trainer_processes.forked
     ) as group:
@@ -115,29 +115,29 @@ def _judge(
             is_chief_alone = job.layout.strategy == "ParameterServer"
             ended = [group.result(0)] if is_chief_alone else group.wait(_LIMIT_SECONDS)
         except subprocess.TimeoutExpired:
-            return outcomes.Verdict(outcomes.Ending.HUNG, "The processes did not end.")
+            return outcomes.JobVerdict(outcomes.Ending.HUNG, "The processes did not end.")
     codes = {process.code for process in ended}
     if codes == {exits.Exit.DONE}:
         return _compare(job, source, folder, reference)
     for code, ending in _ENDINGS.items():
         if code in codes:
-            return outcomes.Verdict(ending, _error(ended, {code}))
+            return outcomes.JobVerdict(ending, _error(ended, {code}))
     refusals = codes & {exits.Exit.USER_ERROR, exits.Exit.BAD_CONFIGURATION}
     if not refusals:
-        return outcomes.Verdict(
+        return outcomes.JobVerdict(
             outcomes.Ending.CRASHED, f"{sorted(map(str, codes))}: {_error(ended, codes)}"
         )
     sentence = _error(ended, refusals)
     if not sentence or _RAISED.search(sentence):
-        return outcomes.Verdict(outcomes.Ending.UNCLEAR, sentence or _last_line(ended[0].errors))
+        return outcomes.JobVerdict(outcomes.Ending.UNCLEAR, sentence or _last_line(ended[0].errors))
     if _has_stepped(folder):
         ending = (
             outcomes.Ending.REFUSED_LATER
             if job.model.training.callbacks
             else outcomes.Ending.UNCLEAR
         )
-        return outcomes.Verdict(ending, sentence)
-    return outcomes.Verdict(outcomes.Ending.REFUSED, sentence)
+        return outcomes.JobVerdict(ending, sentence)
+    return outcomes.JobVerdict(outcomes.Ending.REFUSED, sentence)
 
 
 _ENDINGS = {
@@ -177,7 +177,7 @@ def _environments(
 
 def _compare(
     job: spec.Job, source: pathlib.Path, folder: pathlib.Path, reference: Reference
-) -> outcomes.Verdict:
+) -> outcomes.JobVerdict:
     trained = _model_weights(weights.checkpoint(folder / "output"))
     difference = largest_difference(trained, reference.weights)
     tolerance = NORMALISED_TOLERANCE if job.model.has_batch_normalization else TOLERANCE
@@ -192,18 +192,18 @@ def _compare(
             and not abs(float(metrics[name]) - value) <= 1e-6 * max(1.0, abs(value))
         ]
         if wrong:
-            return outcomes.Verdict(
+            return outcomes.JobVerdict(
                 outcomes.Ending.DIFFERENT, f"Metrics: {', '.join(wrong)}", difference
             )
-        return outcomes.Verdict(outcomes.Ending.EQUAL, "", difference)
+        return outcomes.JobVerdict(outcomes.Ending.EQUAL, "", difference)
     mixed, _ = train_plainly(job.model.training, source, plain.MIXED)
     if mixed is not None:
         rounding = largest_difference(mixed.weights, reference.weights)
         if difference <= _AMPLIFIED * rounding:
-            return outcomes.Verdict(
+            return outcomes.JobVerdict(
                 outcomes.Ending.ROUNDING, f"mixed batches: {rounding:.0e}", difference
             )
-    return outcomes.Verdict(outcomes.Ending.DIFFERENT, "", difference)
+    return outcomes.JobVerdict(outcomes.Ending.DIFFERENT, "", difference)
 
 
 def _model_weights(variables: Mapping[str, Any]) -> list[Any]:

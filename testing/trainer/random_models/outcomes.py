@@ -41,7 +41,7 @@ _FAILURES = (
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Verdict:
+class JobVerdict:
     """How a job ended, with what shows it."""
 
     ending: Ending
@@ -73,7 +73,7 @@ class Outcome:
 
 
 @dataclasses.dataclass
-class State:
+class CampaignFile:
     """A campaign's file: a line with the seed, then one for each outcome."""
 
     path: pathlib.Path
@@ -81,7 +81,7 @@ class State:
     outcomes: list[Outcome] = dataclasses.field(default_factory=list)
 
     @classmethod
-    def open(cls, path: pathlib.Path, seed: int) -> "State":
+    def open(cls, path: pathlib.Path, seed: int) -> "CampaignFile":
         """Read the file, or begin it; a model that a kill cut off is dropped."""
         state = cls(path, seed)
         if path.exists():

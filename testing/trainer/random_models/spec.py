@@ -103,7 +103,7 @@ class Model:
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Layout:
+class JobLayout:
     """A strategy, and the processes that follow it."""
 
     strategy: str
@@ -135,4 +135,4 @@ class Job:
     """A model and how it is trained."""
 
     model: Model
-    layout: Layout
+    layout: JobLayout

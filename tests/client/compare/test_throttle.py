@@ -128,7 +128,7 @@ def test_what_a_process_sends_is_counted_once() -> None:
         try:
             assert running.stdout is not None
             assert running.stdout.readline() == b"sent\n"
-            meter = network_usage.Meter(running.pid)
+            meter = network_usage.NetworkMeter(running.pid)
             sent = meter.read()
             assert sent is not None
             assert 101_000 <= sent.bytes <= 101_010

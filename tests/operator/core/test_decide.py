@@ -37,8 +37,8 @@ def test_a_job_runs_when_all_its_replicas_do_and_succeeds_with_its_chief() -> No
     world.exit("job-chief-0", 0)
     world.run_until_quiet()
     assert builders.state_of(world) is names.State.SUCCEEDED
-    assert builders.truth(world, names.Condition.SUCCEEDED) == ("True", "ChiefSucceeded")
-    assert builders.truth(world, names.Condition.RUNNING) == ("False", "JobFinished")
+    assert builders.truth(world, names.ConditionType.SUCCEEDED) == ("True", "ChiefSucceeded")
+    assert builders.truth(world, names.ConditionType.RUNNING) == ("False", "JobFinished")
     assert world.status.completion_time == world.now
     assert set(world.pods) == {"job-chief-0"}, "pods that still ran are stopped, its log is kept"
     assert world.status.replicas["Worker"].running == 0
@@ -118,7 +118,7 @@ def test_the_deadline_fires_on_a_quiet_job() -> None:
     assert wake_at is not None
     world.now = wake_at
     world.run_until_quiet()
-    assert builders.truth(world, names.Condition.FAILED) == ("True", "DeadlineExceeded")
+    assert builders.truth(world, names.ConditionType.FAILED) == ("True", "DeadlineExceeded")
 
 
 def test_the_job_is_deleted_when_its_time_to_live_is_over() -> None:
@@ -160,7 +160,7 @@ def test_a_refused_template_is_a_condition_until_the_spec_changes() -> None:
     refusal = observation.Refusal(names.Reason.INVALID_TEMPLATE, "spec.containers: Required")
     world.step(refusal=refusal)
     world.run_until_quiet()
-    assert builders.truth(world, names.Condition.FAILED) == ("True", "InvalidTemplate")
+    assert builders.truth(world, names.ConditionType.FAILED) == ("True", "InvalidTemplate")
     world.edit(backoff_limit=1)
     world.run_until_quiet()
     assert builders.state_of(world) is names.State.PENDING
@@ -176,8 +176,11 @@ def test_a_template_that_was_accepted_before_is_tried_again() -> None:
     message = "spec.containers[0].resources: Invalid value"
     refusal = observation.Refusal(names.Reason.INVALID_TEMPLATE, message, role="worker")
     world.step(refusal=refusal)
-    assert builders.truth(world, names.Condition.FAILED) is None
-    assert builders.truth(world, names.Condition.CREATION_REFUSED) == ("True", "InvalidTemplate")
+    assert builders.truth(world, names.ConditionType.FAILED) is None
+    assert builders.truth(world, names.ConditionType.CREATION_REFUSED) == (
+        "True",
+        "InvalidTemplate",
+    )
 
 
 def test_a_template_is_final_though_pods_of_another_role_were_accepted() -> None:
@@ -188,12 +191,12 @@ def test_a_template_is_final_though_pods_of_another_role_were_accepted() -> None
     assert world.status.replicas["Chief"].seen == "0"
     refusal = observation.Refusal(names.Reason.INVALID_TEMPLATE, "no image", role="worker")
     world.step(refusal=refusal)
-    assert builders.truth(world, names.Condition.FAILED) == ("True", "InvalidTemplate")
+    assert builders.truth(world, names.ConditionType.FAILED) == ("True", "InvalidTemplate")
 
 
 def rejected(message: str, generation: int, status: job_status.JobStatus) -> decision.Decision:
     """Decide on a job of which no spec can be used."""
-    invalid = observation.InvalidJob(observation.Problem(message, generation), status)
+    invalid = observation.InvalidJob(observation.SpecProblem(message, generation), status)
     return decide.decide(
         invalid,
         observation.Children(),
@@ -206,7 +209,7 @@ def rejected(message: str, generation: int, status: job_status.JobStatus) -> dec
 def test_an_object_that_is_no_job_is_rejected_with_its_problems() -> None:
     status = load.read_status({"status": {"state": "Sunny"}})
     outcome = rejected("spec: missing", 4, status)
-    failed = conditions.find(outcome.status, names.Condition.FAILED)
+    failed = conditions.find(outcome.status, names.ConditionType.FAILED)
     assert failed is not None
     assert (failed.reason, failed.message, failed.observed_generation) == (
         "InvalidSpec",
@@ -217,14 +220,17 @@ def test_an_object_that_is_no_job_is_rejected_with_its_problems() -> None:
 
 def test_status_says_whether_a_restart_would_resume() -> None:
     world = builders.a_world(trainer=True, worker=1)
-    assert builders.truth(world, names.Condition.RESUMABLE) == ("False", "NoCheckpoint")
+    assert builders.truth(world, names.ConditionType.RESUMABLE) == ("False", "NoCheckpoint")
     document = builders.manifest(trainer=True, worker=1)
     for checkpoint, storage in (({"claim": "c"}, "claim c"), ({"uri": "gs://b/c"}, "gs://b/c")):
         document["spec"]["trainer"]["checkpoint"] = checkpoint
         world = builders.World(load.parse_job(document))
         world.run_until_quiet()
-        assert builders.truth(world, names.Condition.RESUMABLE) == ("True", "CheckpointConfigured")
-        resumable = conditions.find(world.status, names.Condition.RESUMABLE)
+        assert builders.truth(world, names.ConditionType.RESUMABLE) == (
+            "True",
+            "CheckpointConfigured",
+        )
+        resumable = conditions.find(world.status, names.ConditionType.RESUMABLE)
         assert resumable is not None
         assert resumable.message == f"restarts resume from the checkpoints in {storage}"
 
@@ -234,7 +240,7 @@ def test_why_a_pod_waits_stands_in_the_status() -> None:
     world.update("job-worker-1", waiting="0/1 nodes are available: 1 Insufficient nvidia.com/gpu.")
     world.run_until_quiet()
     assert world.status.replicas["Worker"].reason.startswith("job-worker-1: 0/1 nodes")
-    running = conditions.find(world.status, names.Condition.RUNNING)
+    running = conditions.find(world.status, names.ConditionType.RUNNING)
     assert running is not None
     assert "Insufficient nvidia.com/gpu" in running.message
 
@@ -257,7 +263,7 @@ def test_a_second_wrong_spec_is_reported_like_the_first() -> None:
     first = rejected("a", 1, job_status.JobStatus())
     assert rejected("b", 1, first.status).status == first.status
     newer = rejected("b", 2, first.status)
-    failed = conditions.find(newer.status, names.Condition.FAILED)
+    failed = conditions.find(newer.status, names.ConditionType.FAILED)
     assert failed is not None
     assert (failed.message, failed.observed_generation) == ("b", 2)
 

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from testing.operator import builders, edits, queues, troubled_world
 from tfparallel_operator.api import names, types
-from tfparallel_operator.core import ends, installation, layout, observation
+from tfparallel_operator.core import installation, layout, observation, pod_ends
 from tfparallel_operator.core.life import restarts
 from tfparallel_operator.core.status import conditions, replica_records
 
@@ -134,7 +134,7 @@ class JobMachine(stateful.RuleBasedStateMachine):
             self._place(pod.attempt)
             self.world.exit(pod.name, code)
             if code == 137 and data.draw(st.booleans()):
-                killed = dataclasses.replace(builders.an_exit(code), reason=ends.OOM_KILLED)
+                killed = dataclasses.replace(builders.an_exit(code), reason=pod_ends.OOM_KILLED)
                 self.world.update(pod.name, exit=killed)
 
     @stateful.precondition(lambda self: self.world.pods)
@@ -233,9 +233,9 @@ class JobMachine(stateful.RuleBasedStateMachine):
     @stateful.invariant()
     def an_end_is_final(self) -> None:
         status = self.world.status
-        succeeded = conditions.is_true(status, names.Condition.SUCCEEDED)
-        failed = conditions.find(status, names.Condition.FAILED)
-        assert not (succeeded and conditions.is_true(status, names.Condition.FAILED))
+        succeeded = conditions.is_true(status, names.ConditionType.SUCCEEDED)
+        failed = conditions.find(status, names.ConditionType.FAILED)
+        assert not (succeeded and conditions.is_true(status, names.ConditionType.FAILED))
         if self.ended_as is not None:
             assert status.state is self.ended_as
         elif succeeded or (failed is not None and failed.reason not in NEVER_RAN):
@@ -256,16 +256,16 @@ class JobMachine(stateful.RuleBasedStateMachine):
         assert 0 <= begun <= max(1 + self.began_unrecorded, total)
         self.began_unrecorded = not status.attempt and bool(self.world.created)
         rested = conditions.finished(before) or conditions.is_true(
-            before, names.Condition.SUSPENDED
+            before, names.ConditionType.SUSPENDED
         )
-        queued = conditions.is_false(before, names.Condition.ADMITTED)
+        queued = conditions.is_false(before, names.ConditionType.ADMITTED)
         if not (rested or queued or before.attempt == 0 or status.workers != before.workers):
             assert begun <= total
         self.before = status
 
     @stateful.invariant()
     def the_budget_is_spent_before_it_ends_a_job(self) -> None:
-        failed = conditions.find(self.world.status, names.Condition.FAILED)
+        failed = conditions.find(self.world.status, names.ConditionType.FAILED)
         if failed is not None and failed.reason == names.Reason.BACKOFF_LIMIT_EXCEEDED:
             if self.spent is None:
                 self.spent = self.world.job.spec.run_policy.backoff_limit
@@ -307,7 +307,7 @@ class JobMachine(stateful.RuleBasedStateMachine):
 
     def _check_pods(self) -> None:
         status = self.world.status
-        waits = conditions.is_false(status, names.Condition.ADMITTED)
+        waits = conditions.is_false(status, names.ConditionType.ADMITTED)
         if conditions.finished(status) or status.state is names.State.SUSPENDED or waits:
             assert all(pod.phase.ended or pod.deleting for pod in self.world.pods.values())
         elif self.world.refusal is None and not self.world.unreachable:
@@ -339,7 +339,7 @@ class JobMachine(stateful.RuleBasedStateMachine):
             if world.deleted or conditions.finished(world.status):
                 return
             if world.workload is not None and conditions.is_false(
-                world.status, names.Condition.ADMITTED
+                world.status, names.ConditionType.ADMITTED
             ):
                 self.kueue_admits()
             world.run()
@@ -373,10 +373,10 @@ class JobMachine(stateful.RuleBasedStateMachine):
             assert resting or (outcome.wake_at is not None and outcome.wake_at <= latest)
         waits = (
             conditions.finished(status)
-            or conditions.is_true(status, names.Condition.SUSPENDED)
-            or conditions.is_true(status, names.Condition.CREATION_REFUSED)
+            or conditions.is_true(status, names.ConditionType.SUSPENDED)
+            or conditions.is_true(status, names.ConditionType.CREATION_REFUSED)
             or (
-                conditions.is_false(status, names.Condition.ADMITTED)
+                conditions.is_false(status, names.ConditionType.ADMITTED)
                 and self.world.workload is not None
             )
             or outcome.wake_at is not None

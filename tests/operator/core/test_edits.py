@@ -82,7 +82,7 @@ def test_no_field_of_the_resource_definition_lacks_a_row() -> None:
     }
     for _, *cells in rows:
         assert {*cells} <= {*edit_effects.Effect}
-        assert len(cells) == len(edit_effects.State)
+        assert len(cells) == len(edit_effects.LifeStage)
 
 
 @pytest.mark.parametrize("path", edits.EXAMPLES)
@@ -103,7 +103,7 @@ def test_each_edit_has_an_effect_in_some_state() -> None:
 
 
 def test_a_job_that_is_scaled_while_it_is_suspended_begins_one_attempt() -> None:
-    trial = edit_effects.build_trial("gang", edit_effects.State.SUSPENDED)
+    trial = edit_effects.build_trial("gang", edit_effects.LifeStage.SUSPENDED)
     trial.edit(("tfReplicaSpecs", "<role>", "replicas"), 3)
     trial.run_until_quiet()
     assert trial.world.status.workers == 3

@@ -247,7 +247,7 @@ def test_a_message_is_bounded_and_keeps_its_remedy() -> None:
     assert remedies.Advice("as it is").message == "as it is"
 
 
-def _message(world: builders.World, kind: names.Condition) -> str:
+def _message(world: builders.World, kind: names.ConditionType) -> str:
     condition = conditions.find(world.status, kind)
     assert condition is not None
     return condition.message
@@ -258,7 +258,7 @@ def test_pods_that_wait_have_their_remedy_in_the_condition() -> None:
     message = "Unschedulable: 0/1 nodes are available: 1 Insufficient nvidia.com/gpu."
     world.update("job-worker-1", waiting=message)
     world.run_until_quiet()
-    assert _message(world, names.Condition.RUNNING) == (
+    assert _message(world, names.ConditionType.RUNNING) == (
         f"0/2 replicas run or have completed; job-worker-1: {message} Lower devices of the role to"
         " what a node has free, wait for other jobs, or add nodes with GPUs."
     )
@@ -272,13 +272,13 @@ def test_the_condition_has_each_cause_with_its_remedy_once() -> None:
     world.update("job-chief-0", waiting=pushed_back)
     world.update("job-worker-0", waiting=no_room)
     world.run_until_quiet()
-    assert _message(world, names.Condition.RUNNING) == (
+    assert _message(world, names.ConditionType.RUNNING) == (
         f"0/3 replicas run or have completed; job-worker-0: {no_room} {remedies.find(no_room)}"
     )
     world.update("job-chief-0", waiting=no_room)
     world.update("job-worker-1", waiting=no_image, node="node-1")
     world.run_until_quiet()
-    assert _message(world, names.Condition.RUNNING) == (
+    assert _message(world, names.ConditionType.RUNNING) == (
         f"0/3 replicas run or have completed; job-chief-0: {no_room} {remedies.find(no_room)}"
         f" job-worker-1: {no_image}. {remedies.find(no_image)}"
     )
@@ -298,11 +298,11 @@ def test_pods_that_are_refused_have_their_remedy_once() -> None:
     refused = "pods is forbidden: exceeded quota: team"
     refusal = observation.Refusal(names.Reason.QUOTA_EXCEEDED, refused, final=False)
     world.step(refusal=refusal)
-    message = _message(world, names.Condition.CREATION_REFUSED)
+    message = _message(world, names.ConditionType.CREATION_REFUSED)
     assert message.endswith("`kubectl describe quota team` shows its use.")
     world.pods.clear()
     world.step()
-    assert _message(world, names.Condition.RUNNING).count("kubectl describe quota") <= 1
+    assert _message(world, names.ConditionType.RUNNING).count("kubectl describe quota") <= 1
 
 
 def test_a_failure_has_its_remedy_in_the_condition_and_the_event() -> None:
@@ -313,7 +313,7 @@ def test_a_failure_has_its_remedy_in_the_condition_and_the_event() -> None:
     world.run_until_quiet()
     world.advance(60)
     world.run_until_quiet()
-    message = _message(world, names.Condition.FAILED)
+    message = _message(world, names.ConditionType.FAILED)
     assert message.endswith(f"backoffLimit are used. {remedies.BY_EXIT_CODE[127]}")
     assert world.events[-1].message == message
 
@@ -324,7 +324,7 @@ def test_what_the_trainer_says_of_its_end_stands_alone() -> None:
     world.run_until_quiet()
     world.exit("job-worker-0", 78, "Set trainer.epochs to 1 or more")
     world.run_until_quiet()
-    assert _message(world, names.Condition.FAILED).endswith(": Set trainer.epochs to 1 or more")
+    assert _message(world, names.ConditionType.FAILED).endswith(": Set trainer.epochs to 1 or more")
 
 
 def test_a_stall_says_what_to_do() -> None:

@@ -14,7 +14,7 @@ from tfparallel_operator.api import gate, names
 from tfparallel_operator.api_server import resources
 from tfparallel_operator.core import installation
 from tfparallel_operator.core.pods import config
-from tfparallel_operator.engine.observe import host_ports, jobs, records
+from tfparallel_operator.engine.observe import host_port_allocator, jobs, records
 from tfparallel_operator.engine.workqueue import queue
 
 JOB = resources.JOBS.path("default", "digits")
@@ -361,7 +361,7 @@ def test_more_ports_follow_those_that_a_job_has_where_they_are_free() -> None:
     store = jobs.Jobs(queue.Queue())
     for body in (_job("a", 10_000, 2), _job("b", 10_005, 2)):
         store.apply_event("ADDED", body)
-    ports = host_ports.HostPorts(store)
+    ports = host_port_allocator.HostPortAllocator(store)
     assert ports.find(_owner("a"), 5) == 10_000
     assert ports.find(_owner("a"), 6) is None
     assert ports.find(_owner("b"), 3) == 10_005

@@ -35,7 +35,7 @@ def test_keys_do_not_depend_on_names_and_cover_everything() -> None:
 
 
 def test_a_weight_outside_the_layers_is_refused() -> None:
-    class Hidden(keras.Model):
+    class HiddenVariableModel(keras.Model):
         def __init__(self) -> None:
             super().__init__()
             self.dense = keras.layers.Dense(2)
@@ -43,7 +43,7 @@ def test_a_weight_outside_the_layers_is_refused() -> None:
         def call(self, x: object) -> object:
             return self.dense(x)
 
-    model = Hidden()
+    model = HiddenVariableModel()
     model(np.zeros((1, 2)))
     model.compile(keras.optimizers.SGD(), "mse")
     model.optimizer.build(model.trainable_variables)

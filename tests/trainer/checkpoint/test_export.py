@@ -72,10 +72,10 @@ def test_files_that_are_none_are_refused(tmp_path: pathlib.Path) -> None:
 
 
 def test_a_model_that_cannot_be_exported_is_the_users(tmp_path: pathlib.Path) -> None:
-    class Unknown(keras.Model):
+    class UnknownModel(keras.Model):
         pass
 
-    model = Unknown()
+    model = UnknownModel()
     with pytest.raises(errors.UserCodeError, match="saving the model as saved_model raised"):
         export.save_for_serving(model, tmp_path / "saved_model", tmp_path / "model.py")
     assert not list(tmp_path.iterdir())

@@ -92,7 +92,7 @@ Divided = dict[str, tuple[tuple[int, ...], Division]]
 
 def states(wholes: Divided, processes: int, add: float | None) -> list[shard.State]:
     """Deal the parts of variables to as many ranks, and those to processes; None for zeros."""
-    ranks: list[dict[str, shard.Shard]] = []
+    ranks: list[dict[str, shard.VariableShard]] = []
     described = {key: shard.FullVariable(shape, f"a {key}") for key, (shape, _) in wholes.items()}
     for key, (shape, division) in wholes.items():
         value = np.zeros(shape, "float32") if add is None else content(shape, add)
@@ -100,7 +100,7 @@ def states(wholes: Divided, processes: int, add: float | None) -> list[shard.Sta
             if number == len(ranks):
                 ranks.append({})
             variable = keras.Variable(value[part])
-            state = shard.Shard(variable=variable, whole=described[key], part=part)
+            state = shard.VariableShard(variable=variable, whole=described[key], part=part)
             ranks[number][key] = state
     return [shard.State(ranks[me::processes], described) for me in range(processes)]
 

@@ -60,7 +60,7 @@ def test_an_optimizer_of_some_weights_has_the_slots_of_the_whole_ones(name: str)
     whole.build(list(model_weights.values()))
     named = slots.keys_of(slots.find_slots(whole, model_weights))
     some = {
-        key: shard.Shard(
+        key: shard.VariableShard(
             variable=keras.Variable(np.zeros((2, *model_weights[key].shape[1:])), name="half"),
             whole=shard.FullVariable(tuple(model_weights[key].shape), key),
             part=(slice(2, 4),),
@@ -82,11 +82,11 @@ def test_an_optimizer_of_some_weights_has_the_slots_of_the_whole_ones(name: str)
 
 
 def test_an_optimizer_that_does_not_show_its_slots_is_refused() -> None:
-    class Hidden(keras.optimizers.SGD):
+    class HiddenSlots(keras.optimizers.SGD):
         def build(self, variables: Any) -> None:
             super().build(variables)
             for variable in variables:
                 self.add_variable((4, *variable.shape), name=f"{variable.name}_history")
 
-    with pytest.raises(errors.UserCodeError, match="Hidden cannot train a divided model"):
-        slots.find_slots(Hidden(), weights())
+    with pytest.raises(errors.UserCodeError, match="HiddenSlots cannot train a divided model"):
+        slots.find_slots(HiddenSlots(), weights())

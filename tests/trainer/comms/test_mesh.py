@@ -14,11 +14,11 @@ from tfparallel_trainer.comms import cluster, shape
 from tfparallel_trainer.contract import plan
 
 degrees = st.integers(1, 4)
-meshes = st.builds(shape.Mesh, data=degrees, stage=degrees, spatial=degrees, tensor=degrees)
+meshes = st.builds(shape.MeshShape, data=degrees, stage=degrees, spatial=degrees, tensor=degrees)
 
 
 @given(meshes)
-def test_ranks_and_places_are_the_same_thing(mesh: shape.Mesh) -> None:
+def test_ranks_and_places_are_the_same_thing(mesh: shape.MeshShape) -> None:
     places = [mesh.coordinates(rank) for rank in range(mesh.size)]
     assert places == [
         dict(zip(shape.Axis, coordinates, strict=True))
@@ -27,7 +27,7 @@ def test_ranks_and_places_are_the_same_thing(mesh: shape.Mesh) -> None:
 
 
 @given(meshes, degrees)
-def test_a_plan_has_the_ranks_of_the_mesh(mesh: shape.Mesh, devices: int) -> None:
+def test_a_plan_has_the_ranks_of_the_mesh(mesh: shape.MeshShape, devices: int) -> None:
     axes = plan.Axes(**{str(axis): mesh.degree(axis) for axis in shape.Axis})
     ranks = plan.ranks(axes, devices)
     assert len(ranks) == mesh.size
@@ -37,7 +37,7 @@ def test_a_plan_has_the_ranks_of_the_mesh(mesh: shape.Mesh, devices: int) -> Non
 
 
 @given(meshes, st.sampled_from(shape.Axis))
-def test_groups_of_an_axis_divide_the_ranks(mesh: shape.Mesh, axis: shape.Axis) -> None:
+def test_groups_of_an_axis_divide_the_ranks(mesh: shape.MeshShape, axis: shape.Axis) -> None:
     groups = {mesh.group(rank, axis) for rank in range(mesh.size)}
     assert sorted(rank for group in groups for rank in group.ranks) == list(range(mesh.size))
     assert all(len(group.ranks) == mesh.degree(axis) for group in groups)
@@ -47,7 +47,7 @@ def test_groups_of_an_axis_divide_the_ranks(mesh: shape.Mesh, axis: shape.Axis) 
         )
 
 
-def keys_of(mesh: shape.Mesh) -> list[int]:
+def keys_of(mesh: shape.MeshShape) -> list[int]:
     """The keys of all groups, of their pairs and of some other sets of ranks."""
     keys = [mesh.other_key(number) for number in range(5)]
     for group in {mesh.group(rank, axis) for rank in range(mesh.size) for axis in shape.Axis}:
@@ -60,7 +60,7 @@ def keys_of(mesh: shape.Mesh) -> list[int]:
 
 
 @given(st.lists(meshes, max_size=4), st.integers(0, 3000))
-def test_no_two_sets_of_ranks_have_one_key(some_meshes: list[shape.Mesh], first: int) -> None:
+def test_no_two_sets_of_ranks_have_one_key(some_meshes: list[shape.MeshShape], first: int) -> None:
     some_meshes = [
         dataclasses.replace(mesh, generation=number)
         for number, mesh in enumerate(some_meshes, first)
@@ -72,11 +72,11 @@ def test_no_two_sets_of_ranks_have_one_key(some_meshes: list[shape.Mesh], first:
 
 def test_large_meshes_have_keys() -> None:
     for large in ({"data": 4096}, {"data": 16, "stage": 16, "tensor": 16}):
-        mesh = shape.Mesh(**large, generation=4094)
+        mesh = shape.MeshShape(**large, generation=4094)
         for axis in shape.Axis:
             assert mesh.group(mesh.size - 1, axis).key < 1 << 30
     with pytest.raises(errors.BadConfigurationError, match=r"^mesh.is data 1 x .*fewer devices"):
-        shape.Mesh(stage=100, spatial=30, tensor=30).group(89_999, shape.Axis.TENSOR)
+        shape.MeshShape(stage=100, spatial=30, tensor=30).group(89_999, shape.Axis.TENSOR)
 
 
 def test_pairs_of_large_groups_have_no_keys() -> None:
@@ -85,11 +85,11 @@ def test_pairs_of_large_groups_have_no_keys() -> None:
 
 
 def test_places_outside_are_refused() -> None:
-    mesh = shape.Mesh(data=2)
+    mesh = shape.MeshShape(data=2)
     with pytest.raises(ValueError, match="rank 2 is not in a mesh of 2 ranks"):
         mesh.coordinates(2)
     with pytest.raises(errors.BadConfigurationError, match=r"mesh.stage is 0"):
-        shape.Mesh(stage=0)
+        shape.MeshShape(stage=0)
 
 
 def config(kind: str, index: int, **addresses_by_role: list[str]) -> str:

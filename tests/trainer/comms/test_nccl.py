@@ -110,7 +110,7 @@ def test_strategies_of_tensorflow_choose_as_the_page_says() -> None:
 
 def ends(hint: collectives.Hint | None, size: int = 2) -> list[collectives.Communicator]:
     """Both ends of a group, on devices of this process."""
-    group = shape.Mesh(data=size, generation=ranks.generation()).group(0, shape.Axis.DATA)
+    group = shape.MeshShape(data=size, generation=ranks.generation()).group(0, shape.Axis.DATA)
     return [
         collectives.Communicator(group.key, size, index, DEVICES[index], hint)
         for index in range(size)
@@ -208,6 +208,6 @@ def test_a_step_of_gpus_asks_for_nccl(
     module = ranks.module(network, lambda model: model.compile("adam", "mse"))
     examples = (np.ones((8, 4), "float32"), np.ones((8, 1), "float32"), None)
     batches = ranks.feed_of(examples, 2, 8)
-    step = mesh_steps.TrainStep(module, ranks.build(module, examples, 2), batches.spec)
+    step = mesh_steps.MeshTrainStep(module, ranks.build(module, examples, 2), batches.spec)
     traced = step._function((True, True), True)
     assert hints(traced.graph) == {hint}

@@ -44,11 +44,11 @@ def division(batch: int, count: int) -> batching.BatchSharding:
     return batching.BatchSharding(batch_size=batch, ranks=count, local_ranks=tuple(range(count)))
 
 
-def array_feed(x: Any, cut: batching.BatchSharding) -> batching.Source:
+def array_feed(x: Any, cut: batching.BatchSharding) -> batching.BatchSource:
     return arrays.ArraySource((x, x * 2, None), cut, seed=7)
 
 
-def stream_feed(x: Any, cut: batching.BatchSharding) -> batching.Source:
+def stream_feed(x: Any, cut: batching.BatchSharding) -> batching.BatchSource:
     whole = tf.data.Dataset.from_tensor_slices((x, x * 2))
     return stream.StreamSource(whole, lambda _: whole, cut, "training_data")
 
@@ -57,7 +57,7 @@ def stream_feed(x: Any, cut: batching.BatchSharding) -> batching.Source:
 @settings(deadline=None, max_examples=25)
 @given(counts, sizes, ranks)
 def test_ranks_share_batches_that_do_not_depend_on_them(
-    make: Callable[[Any, batching.BatchSharding], batching.Source],
+    make: Callable[[Any, batching.BatchSharding], batching.BatchSource],
     examples: int,
     batch: int,
     count: int,
@@ -80,7 +80,7 @@ def test_ranks_share_batches_that_do_not_depend_on_them(
 
 @pytest.mark.parametrize("make", [array_feed, stream_feed])
 def test_an_epoch_goes_on_where_it_stopped(
-    make: Callable[[Any, batching.BatchSharding], batching.Source],
+    make: Callable[[Any, batching.BatchSharding], batching.BatchSource],
 ) -> None:
     source = make(np.arange(23), division(5, 2))
     whole = [np.asarray(nest.leaves(batch.parts)[0]) for batch in source.epoch(2, 0)]

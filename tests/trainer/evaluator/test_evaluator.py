@@ -11,7 +11,7 @@ import pytest
 
 from testing.trainer import launch, reference, server_jobs
 from testing.trainer import runs as trainings
-from tfparallel_trainer import errors, settings
+from tfparallel_trainer import errors, process_settings
 from tfparallel_trainer.contract import environment, exits, outputs
 from tfparallel_trainer.keras_fit import distribution
 from tfparallel_trainer.loop import preflight
@@ -88,7 +88,7 @@ def test_it_comes_and_goes_while_servers_train(runs: trainings.Runs) -> None:
 def test_a_checkpoint_that_is_not_whole_is_skipped(runs: trainings.Runs) -> None:
     environments = runs.environments(**MLP)
     evaluator = launch.evaluator_of(environments[0])
-    job = settings.read(evaluator)
+    job = process_settings.read(evaluator)
     results.Status(job).publish(12, {"loss": 0.5})  # so that training does not wait for it
     with runs.group(environments) as group:
         group.finish()
@@ -112,10 +112,12 @@ def test_a_checkpoint_that_is_not_whole_is_skipped(runs: trainings.Runs) -> None
     assert (folder / ".writing-000001-1").exists(), "the evaluator only reads"
 
 
-def evaluator_settings(folder: pathlib.Path, trainer: dict[str, object]) -> settings.Settings:
+def evaluator_settings(
+    folder: pathlib.Path, trainer: dict[str, object]
+) -> process_settings.Settings:
     """The settings of a job's evaluator."""
     (variables,) = launch.environments(folder, reference.MODELS, trainer)
-    return settings.read(launch.evaluator_of(variables))
+    return process_settings.read(launch.evaluator_of(variables))
 
 
 def test_an_evaluator_needs_checkpoints_and_a_job_that_knows_of_it(tmp_path: pathlib.Path) -> None:
@@ -126,7 +128,7 @@ def test_an_evaluator_needs_checkpoints_and_a_job_that_knows_of_it(tmp_path: pat
     config = launch.evaluator_of(variables)[environment.TF_CONFIG]
     (again,) = launch.environments(tmp_path, reference.MODELS, MLP)
     with pytest.raises(errors.BadConfigurationError, match="evaluator: false"):
-        preflight.check(settings.read({**again, environment.TF_CONFIG: config}))
+        preflight.check(process_settings.read({**again, environment.TF_CONFIG: config}))
 
 
 def test_an_evaluator_needs_examples(tmp_path: pathlib.Path, runs: trainings.Runs) -> None:

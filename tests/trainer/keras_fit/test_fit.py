@@ -99,7 +99,7 @@ def test_alone_it_gives_what_keras_gives(name: str, verify: str) -> None:
     assert model.history is history
 
 
-class Noted(keras.utils.PyDataset):
+class NotedDataset(keras.utils.PyDataset):
     """Notes when its epochs begin and end."""
 
     def __init__(self) -> None:
@@ -121,7 +121,7 @@ class Noted(keras.utils.PyDataset):
 
 def test_keras_ends_an_epoch_of_a_py_dataset_before_the_first() -> None:
     epochs = ["begin", "end"] * 2
-    data, data_of_keras = Noted(), Noted()
+    data, data_of_keras = NotedDataset(), NotedDataset()
     build = fitted.CASES["PyDataset"].build
     build().fit(data_of_keras, epochs=2, verbose=0)
     tfparallel_trainer.fit(build(), data, epochs=2, verbose=0)
@@ -168,7 +168,7 @@ def test_two_processes_give_what_keras_gives_in_one(
             compare((saved, history), result, fitted.CASES[name].tolerance)
 
 
-def refused(rows: Sequence[supported_arguments.Row]) -> set[str]:
+def refused(rows: Sequence[supported_arguments.SupportedArgument]) -> set[str]:
     return {row.name for row in rows if row.by_engine[0] is supported_arguments.Verdict.REFUSED}
 
 

@@ -361,7 +361,9 @@ def test_a_process_without_the_chiefs_callbacks_goes_by_them() -> None:
     batches: list[int] = []
     sides = [
         callbacks.Callbacks(
-            callbacks.Plan(callbacks=callbacks_of_rank, epochs=1, steps=2, validates=False),
+            callbacks.CallbackSchedule(
+                callbacks=callbacks_of_rank, epochs=1, steps=2, validates=False
+            ),
             pair.side(leads=leads),
             lambda: pair.model,
         )

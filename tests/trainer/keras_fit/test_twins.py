@@ -19,7 +19,7 @@ def two_devices(monkeypatch: pytest.MonkeyPatch, float64: None) -> None:
 
 
 @keras.saving.register_keras_serializable("twins")
-class Scaled(keras.layers.Layer):
+class ScaledByProcess(keras.layers.Layer):
     """Multiplies by a number that its configuration does not have."""
 
     factor = 1.0
@@ -34,7 +34,7 @@ def train(fit: Any, change: Callable[[Any], Any], optimizer: Any) -> list[Any]:
         [
             keras.Input((3,)),
             keras.layers.Dense(4, "tanh", bias_initializer="ones", kernel_regularizer="l2"),
-            Scaled(),
+            ScaledByProcess(),
             keras.layers.Dense(3, bias_initializer="ones"),
         ]
     )
@@ -97,6 +97,8 @@ def test_what_cannot_be_copied_is_refused() -> None:
     def scale(model: Any) -> None:
         model.layers[1].factor = 3.0
 
-    with pytest.raises(errors.UserCodeError, match="differ in the layer scaled") as raised:
+    with pytest.raises(
+        errors.UserCodeError, match="differ in the layer scaled_by_process"
+    ) as raised:
         train(tfparallel_trainer.fit, scale, adam)
     assert "give fit a function that builds and compiles the model" in str(raised.value)

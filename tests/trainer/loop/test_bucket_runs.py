@@ -12,7 +12,7 @@ import pytest
 from testing import buckets
 from testing.trainer import launch, reference, weights
 from testing.trainer import runs as trainings
-from tfparallel_trainer import settings
+from tfparallel_trainer import process_settings
 from tfparallel_trainer.checkpoint import entries, owner
 from tfparallel_trainer.contract import environment, exits, outputs
 from tfparallel_trainer.reporting import results
@@ -131,7 +131,7 @@ def test_an_evaluator_reads_the_checkpoints_of_a_chief_with_another_disk(
     with runs.group([evaluator], logs="evaluator-logs") as other, runs.group([chief]) as training:
         training.finish()
         other.finish()
-    evaluated = results.read(settings.read(evaluator))
+    evaluated = results.read(process_settings.read(evaluator))
     assert evaluated is not None
     summary = outputs.Summary.model_validate_json((s3.results / outputs.SUMMARY).read_bytes())
     assert evaluated.step == summary.steps == 6
@@ -230,17 +230,17 @@ def test_a_bucket_that_does_not_exist_is_refused_before_the_first_step(
 
 
 def refused(runs: trainings.Runs, variables: Mapping[str, str], uri: str) -> launch.Ended:
-    (environment,) = runs.environments(
+    (process_environment,) = runs.environments(
         module="mlp.py", steps=1, checkpoint={"uri": uri}, variables=variables
     )
-    return trainings.attempt(environment)
+    return trainings.attempt(process_environment)
 
 
 def test_a_finished_job_is_recognized_by_its_summary(
     runs: trainings.Runs, s3: buckets.Bucket
 ) -> None:
     (variables,) = runs.environments(steps=1, checkpoint=s3.checkpoint(), variables=s3.variables)
-    job = settings.read(variables)
+    job = process_settings.read(variables)
     assert results.end_of(job) is None
     summary = outputs.Summary(
         done=True,

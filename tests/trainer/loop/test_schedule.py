@@ -12,7 +12,7 @@ from tfparallel_trainer.checkpoint import files
 from tfparallel_trainer.contract import job_file
 from tfparallel_trainer.data import batching, feed, stream
 from tfparallel_trainer.engines import engine
-from tfparallel_trainer.engines.mesh.mesh_steps import TrainStep
+from tfparallel_trainer.engines.mesh.mesh_steps import MeshTrainStep
 from tfparallel_trainer.lifecycle import stall, termination
 from tfparallel_trainer.loop import observer, training
 from tfparallel_trainer.reporting import console, progress_pusher, reports
@@ -69,7 +69,9 @@ class Totals(reports.Reporter):
         self.totals.append((step, total))
 
 
-def prepared(spec: job_file.TrainerSpec, source: batching.Source, **more: Any) -> training.Training:
+def prepared(
+    spec: job_file.TrainerSpec, source: batching.BatchSource, **more: Any
+) -> training.Training:
     """Training of two replicas in this process."""
     user_module = ranks.module(normalised.build, normalised.compile_model)
     replicas = ranks.build(user_module, normalised.examples(), 2)
@@ -78,7 +80,7 @@ def prepared(spec: job_file.TrainerSpec, source: batching.Source, **more: Any) -
         spec=spec,
         examples=examples,
         engine=engine.Synchronous(
-            replicas, TrainStep(user_module, replicas, examples.spec), None, None
+            replicas, MeshTrainStep(user_module, replicas, examples.spec), None, None
         ),
         reporter=Totals(out, None, progress_pusher.Pusher(None, out.say), chief=True),
         termination=termination.Termination(lambda: None, 30),

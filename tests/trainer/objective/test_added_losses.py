@@ -15,7 +15,7 @@ from tfparallel_trainer.objective import evaluate, replica
 pytestmark = pytest.mark.filterwarnings("ignore:__array__:DeprecationWarning")  # within Keras
 
 
-class Adds(keras.layers.Layer):
+class AddsMean(keras.layers.Layer):
     """Adds a mean over its examples to the loss."""
 
     def call(self, x: Any) -> Any:
@@ -26,8 +26,8 @@ class Adds(keras.layers.Layer):
 def regularised() -> keras.Model:
     shared = keras.layers.Dense(4, "tanh", activity_regularizer="l2", kernel_regularizer="l1")
     start = keras.Input((4,))
-    inner = keras.Sequential([keras.Input((4,)), Adds(), shared])
-    return keras.Model(start, keras.layers.Dense(1)(Adds()(inner(shared(start)))))
+    inner = keras.Sequential([keras.Input((4,)), AddsMean(), shared])
+    return keras.Model(start, keras.layers.Dense(1)(AddsMean()(inner(shared(start)))))
 
 
 def examples() -> tuple[Any, Any, None]:
@@ -72,7 +72,7 @@ def test_added_losses_are_those_of_one_process(count: int) -> None:
     assert all(list(outcome.losses) == ["loss"] for outcome in outcomes)
     x, y, _ = examples()
     spec = ranks.feed_of(examples(), count, 7)
-    results = mesh_steps.Evaluation(module, replicas, spec.spec).run(
+    results = mesh_steps.MeshEvaluator(module, replicas, spec.spec).run(
         ranks.feed_of((x[:28], y[:28], None), count, 7).epoch(0, 0)
     )
     evaluated = expected.evaluate(x[:28], y[:28], batch_size=7, verbose=0)
@@ -106,7 +106,7 @@ def test_averages_are_evaluated_and_training_keeps_its_weights() -> None:
     replicas, _ = ranks.run(module, examples(), 2, 7)
     before = [rank_replica.model.get_weights() for rank_replica in replicas]
     batches = ranks.feed_of(examples(), 2, 31)
-    results = mesh_steps.Evaluation(module, replicas, batches.spec).run(batches.epoch(0, 0))
+    results = mesh_steps.MeshEvaluator(module, replicas, batches.spec).run(batches.epoch(0, 0))
     for rank_replica, values in zip(replicas, before, strict=True):
         for a, b in zip(rank_replica.model.get_weights(), values, strict=True):
             np.testing.assert_array_equal(a, b)
@@ -151,7 +151,7 @@ def test_a_regularised_embedding_is_added_up_on_all_ranks() -> None:
 
 
 def alone() -> keras.Model:
-    return keras.Sequential([keras.Input((4,)), keras.layers.Dense(3, "tanh"), Adds()])
+    return keras.Sequential([keras.Input((4,)), keras.layers.Dense(3, "tanh"), AddsMean()])
 
 
 @pytest.mark.usefixtures("float64")

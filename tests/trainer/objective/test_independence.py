@@ -29,7 +29,7 @@ def dense() -> Any:
     return keras.Model(first, LAYERS.Dense(4, "softmax")(first))
 
 
-class Adds(keras.layers.Layer):
+class AddsFunction(keras.layers.Layer):
     """Adds what a function makes of its inputs to the loss."""
 
     def __init__(self, function: Callable[[Any], Any]) -> None:
@@ -44,7 +44,7 @@ class Adds(keras.layers.Layer):
 def adding(function: Callable[[Any], Any]) -> Callable[[], Any]:
     def build() -> Any:
         first = keras.Input((3,))
-        return keras.Model(first, LAYERS.Dense(4)(Adds(function)(first)))
+        return keras.Model(first, LAYERS.Dense(4)(AddsFunction(function)(first)))
 
     return build
 
@@ -96,9 +96,9 @@ def run(build: Callable[[], Any], loss: Any, count: int, strategy: Any = None) -
         return outcomes[0].loss
     batches = ranks.feed_of((x, y, None), count, EXAMPLES)
     with strategy.scope():
-        mirror = replica.build(module, shape.Mesh(), 0, "", 1, batches.sample())
+        mirror = replica.build(module, shape.MeshShape(), 0, "", 1, batches.sample())
     before = [value.numpy() for value in mirror.state()]
-    step = strategy_steps.TrainStep(
+    step = strategy_steps.StrategyTrainStep(
         strategy_steps.ReplicatedModel(strategy, module, mirror), batches.spec
     )
     (batch,) = batches.epoch(0, 0)

@@ -19,7 +19,7 @@ SPEC = (tf.TensorSpec((None, 1), tf.string), tf.TensorSpec((None, 2), tf.float32
 
 
 @keras.saving.register_keras_serializable("likeness")
-class Shifted(keras.layers.Layer):
+class DrawnShift(keras.layers.Layer):
     """Adds numbers that it has drawn, which its configuration does not say."""
 
     def __init__(self, shift: Any, **more: Any) -> None:
@@ -57,7 +57,7 @@ def describe(
         x = keras.layers.Embedding(9, 4)(keras.ops.add(lookup(first), texts(first)))
         x = keras.layers.Dropout(rate, name="dropout")(keras.layers.Flatten()(x))
         x = keras.layers.Lambda(lambda tensor: tensor * 2.0, name="doubled")(x)
-        x = Shifted(tf.constant(0.5) if is_tensor else shift, name="shifted")(x)
+        x = DrawnShift(tf.constant(0.5) if is_tensor else shift, name="shifted")(x)
         for _ in range(depth):
             x = keras.ops.tanh(x)
         return keras.Model(first, keras.layers.Dense(2)(x))
@@ -86,9 +86,9 @@ def test_models_that_are_built_alike_are_alike(digests: likeness.Digests) -> Non
         ({"vocabulary": WORDS[::-1]}, "the layer lookup (StringLookup)"),
         ({"adapted": ["green", "red"]}, "the layer texts (TextVectorization)"),
         ({"rate": 0.25}, "the layer dropout (Dropout)"),
-        ({"shift": 0.5}, "the layer shifted (Shifted)"),
-        ({"shift": np.float32(0.5)}, "the layer shifted (Shifted)"),
-        ({"is_tensor": True}, "the layer shifted (Shifted)"),
+        ({"shift": 0.5}, "the layer shifted (DrawnShift)"),
+        ({"shift": np.float32(0.5)}, "the layer shifted (DrawnShift)"),
+        ({"is_tensor": True}, "the layer shifted (DrawnShift)"),
         ({"scale": 2.0}, "the loss"),
         ({"depth": 2}, "the loss, the metrics or the operations of a step"),
         ({"closes_over": True}, "the loss"),
@@ -126,7 +126,7 @@ def test_names_of_the_functions_of_a_graph_do_not_count() -> None:
 
 
 @keras.saving.register_keras_serializable("likeness")
-class Chosen(keras.constraints.Constraint):
+class ChosenAxes(keras.constraints.Constraint):
     """Has a set in its configuration, which is in the order of its making."""
 
     def __init__(self, axes: Any) -> None:
@@ -152,7 +152,7 @@ class Noted(keras.layers.Layer):
         self.doubled = tf.function(lambda tensor: tensor * 2.0, autograph=False)
 
     def build(self, shape: Any) -> None:
-        self.scale = self.add_weight(shape=(), constraint=Chosen(self.axes))
+        self.scale = self.add_weight(shape=(), constraint=ChosenAxes(self.axes))
 
     def call(self, x: Any) -> Any:
         tf.debugging.assert_all_finite(x, f"{self.name} is not finite")

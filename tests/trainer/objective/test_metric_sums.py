@@ -231,7 +231,7 @@ class Product(Counting):
         return state * (1 + keras.ops.mean(wrong))
 
 
-class Moving(Counting):
+class MovingMetric(Counting):
     def change(self, state: Any, wrong: Any) -> Any:
         return 0.999 * state + 0.001 * keras.ops.mean(wrong)
 
@@ -271,7 +271,7 @@ class Restarted(keras.metrics.Mean):
         super().update_state(keras.ops.abs(y_true - y_pred))
 
 
-class Hidden(keras.metrics.Metric):
+class HiddenMetric(keras.metrics.Metric):
     def __init__(self) -> None:
         super().__init__(name="hidden")
         self.state = tf.Variable(0.0)
@@ -283,7 +283,7 @@ class Hidden(keras.metrics.Metric):
         return self.state
 
 
-class Traced(Counting):
+class TracedMetric(Counting):
     @tf.function
     def update_state(self, y_true: Any, y_pred: Any, sample_weight: Any = None) -> None:
         super().update_state(y_true, y_pred)
@@ -302,13 +302,13 @@ NO_SUMS = [
     (Minimum, "after reset_state .*state is not zero"),
     (Last, DEPENDS),
     (Product, "after reset_state .*state is not zero"),
-    (Moving, DEPENDS),
+    (MovingMetric, DEPENDS),
     (LastInteger, DEPENDS),
     (Either, "state is of type bool"),
     (Former, DEPENDS.replace("state dep", "former dep")),
     (Restarted, DEPENDS.replace("state dep", "total dep")),
-    (Hidden, "StatelessScope.* raises RuntimeError: .* is changed behind Keras' back"),
-    (Traced, "StatelessScope.* raises RuntimeError: .* is changed behind Keras' back"),
+    (HiddenMetric, "StatelessScope.* raises RuntimeError: .* is changed behind Keras' back"),
+    (TracedMetric, "StatelessScope.* raises RuntimeError: .* is changed behind Keras' back"),
     (Raw, "StatelessScope.* raises AttributeError"),
 ]
 
@@ -383,7 +383,7 @@ def test_variables_created_without_add_variable_are_added_up() -> None:
     for count in (1, 3):
         replicas = ranks.build(module, (INPUTS, TARGETS, None), count)
         batches = ranks.feed_of((INPUTS, TARGETS, None), count, len(INPUTS))
-        evaluation = mesh_steps.Evaluation(module, replicas, batches.spec)
+        evaluation = mesh_steps.MeshEvaluator(module, replicas, batches.spec)
         results.append(evaluation.run(batches.epoch(0, 0)))
     assert results[0] == pytest.approx(results[1], rel=1e-5)
 
@@ -394,10 +394,12 @@ def test_a_divided_model_refuses_it_where_a_batch_is_divided() -> None:
         "compile_model": lambda model: model.compile("sgd", "mse", metrics=[Maximum()]),
         "training_data": lambda: (INPUTS, TARGETS),
     }
-    split_ranks.prepare(functions, shape.Mesh(stage=1, generation=ranks.generation()), 1, batch=2)
+    split_ranks.prepare(
+        functions, shape.MeshShape(stage=1, generation=ranks.generation()), 1, batch=2
+    )
     with pytest.raises(errors.UserCodeError, match=DEPENDS):
         split_ranks.prepare(
-            functions, shape.Mesh(data=2, generation=ranks.generation()), 1, batch=2
+            functions, shape.MeshShape(data=2, generation=ranks.generation()), 1, batch=2
         )
 
 

@@ -135,9 +135,9 @@ def test_a_strategy_gives_the_weights_of_one_process() -> None:
     module = ranks.module(gan, compile_model)
     batches = ranks.feed_of(points(), 3, BATCH)
     with strategy.scope():
-        mirror = replica.build(module, shape.Mesh(), 0, "", 1, batches.sample())
+        mirror = replica.build(module, shape.MeshShape(), 0, "", 1, batches.sample())
     traced = strategy_steps.ReplicatedModel(strategy, module, mirror)
-    step = strategy_steps.TrainStep(traced, batches.spec)
+    step = strategy_steps.StrategyTrainStep(traced, batches.spec)
     for number, batch in enumerate(batches.epoch(0, 0)):
         step(number, batch, frozenset())
     assert_alike(mirror.model, expected)
@@ -149,7 +149,7 @@ def test_each_loss_is_evaluated_over_all_examples() -> None:
     module = ranks.module(build, compile_model)
     replicas = ranks.build(module, data(), 3)
     batches = ranks.feed_of(data(), 3, BATCH)
-    results = mesh_steps.Evaluation(module, replicas, batches.spec).run(batches.epoch(0, 0))
+    results = mesh_steps.MeshEvaluator(module, replicas, batches.spec).run(batches.epoch(0, 0))
     losses = replicas[0].model.losses_of(data(), training=False)
     means = {name: float(np.mean(values)) for name, values in losses.items()}
     expected = {**means, "loss": sum(means.values()), "distance": means["distillation"] / 0.3}
@@ -210,7 +210,7 @@ def test_a_step_cannot_leave_out_a_part_of_itself() -> None:
     replicas = ranks.build_apart(module, weighted(), 1)
     spec = ranks.feed_of(weighted(), 1, BATCH).spec
     with pytest.raises(errors.UserCodeError, match="onNonFiniteLoss is Continue"):
-        mesh_steps.TrainStep(module, replicas, spec, leaves_out=True)
+        mesh_steps.MeshTrainStep(module, replicas, spec, leaves_out=True)
 
 
 def test_strategies_that_train_by_the_compiled_loss_refuse() -> None:

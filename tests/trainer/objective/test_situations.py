@@ -131,7 +131,7 @@ def test_ranks_train_the_weights_of_one_process(functions: dict[str, Any]) -> No
 
 @SITUATIONS
 def test_stages_train_the_weights_of_one_process(functions: dict[str, Any]) -> None:
-    module, mesh = types.SimpleNamespace(**functions), shape.Mesh(stage=2)
+    module, mesh = types.SimpleNamespace(**functions), shape.MeshShape(stage=2)
     expected, _ = reference.train(module, STEPS, BATCH, cases.SEED)
     _, difference = cases_split.train_on_mesh(functions, mesh, 2, BATCH, expected, STEPS)
     assert difference <= weights.TOLERANCE

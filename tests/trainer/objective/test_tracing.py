@@ -72,10 +72,10 @@ def test_counts_of_layers_do_not_tell_variables_outside_the_model_apart() -> Non
 def test_an_optimizer_of_the_users_may_close_over_variables() -> None:
     factor = tf.Variable(0.5, trainable=False, name="factor")
 
-    class Scaled(keras.optimizers.SGD):
+    class ScaledSGD(keras.optimizers.SGD):
         def update_step(self, gradient: Any, variable: Any, learning_rate: Any) -> None:
             super().update_step(gradient * factor, variable, learning_rate)
 
-    (closure,) = trace_with(keras.losses.MeanSquaredError(), Scaled(0.1)).closures
+    (closure,) = trace_with(keras.losses.MeanSquaredError(), ScaledSGD(0.1)).closures
     assert (closure.path, closure.dtype, closure.shape) == ("factor", "float32", ())
     assert not closure.is_assigned

@@ -39,7 +39,7 @@ class Counter(keras.layers.Layer):
         return x
 
 
-class Clipped(keras.layers.Layer):
+class ClippedKernel(keras.layers.Layer):
     """Clips the kernel that it trains; what it reads before counts for the gradient too."""
 
     def build(self, sizes: Any) -> None:
@@ -69,7 +69,7 @@ class Moving(keras.layers.Layer):
         return output
 
 
-class Codebook(keras.layers.Layer):
+class AveragedCodebook(keras.layers.Layer):
     """Follows the examples of each code by moving averages of their number and sum."""
 
     def __init__(self, sums: Callable[[Any], Any], **keywords: Any) -> None:
@@ -129,9 +129,9 @@ def spectral() -> Any:
 RIGHT = {
     "spectral": model_of(spectral),
     "counter": model_of(Counter),
-    "clipped": model_of(Clipped),
+    "clipped": model_of(ClippedKernel),
     "moving": model_of(Moving),
-    "codebook": model_of(lambda: Codebook(layers.sum_over_replicas)),
+    "codebook": model_of(lambda: AveragedCodebook(layers.sum_over_replicas)),
     "normalised": model_of(lambda: LAYERS.Dense(4), Normalised),
     "with BatchNormalization": model_of(
         Counter, lambda: LAYERS.BatchNormalization(synchronized=True)
@@ -183,9 +183,9 @@ def test_replicas_of_a_strategy_assign_what_one_process_does(name: str) -> None:
     module, strategy = ranks.module(RIGHT[name], compiled), ranks.strategy(3)
     batches = ranks.feed_of(EXAMPLES, 3, BATCH)
     with strategy.scope():
-        mirror = replica.build(module, shape.Mesh(), 0, "", 1, batches.sample())
+        mirror = replica.build(module, shape.MeshShape(), 0, "", 1, batches.sample())
     mirror = updates.find(mirror, batches.sample(), divided=True)
-    step = strategy_steps.TrainStep(
+    step = strategy_steps.StrategyTrainStep(
         strategy_steps.ReplicatedModel(strategy, module, mirror), batches.spec
     )
     for number, batch in enumerate(batches.epoch(0, 0)):
@@ -195,7 +195,7 @@ def test_replicas_of_a_strategy_assign_what_one_process_does(name: str) -> None:
 
 WRONG = {
     "codebook": (
-        lambda: Codebook(lambda sums: sums, name="book"),
+        lambda: AveragedCodebook(lambda sums: sums, name="book"),
         r"layer book assigns .*book",
     ),
     "hidden": (Hidden, r"hidden/count is a tf.Variable that the layer assigns"),

@@ -25,7 +25,7 @@ SMALL = keras.initializers.RandomNormal(stddev=1e-6)
 MISSING = np.where(RANDOM.uniform(size=REAL.shape) < 0.02, -1.0, REAL)
 
 
-class Normalised(keras.layers.Layer):
+class NormalisedByBatch(keras.layers.Layer):
     """Normalises by the batch, and only while it trains."""
 
     def call(self, x: Any, training: bool = False) -> Any:
@@ -67,7 +67,7 @@ class Balanced(keras.Model):
         return [Phase(losses, self.head, self.optimizer)]
 
 
-class Codebook(keras.layers.Layer):
+class ScaledDistance(keras.layers.Layer):
     """Adds how far examples are from their mean, by a scale that begins with zero."""
 
     def build(self, _: Any) -> None:
@@ -131,7 +131,7 @@ def check(build: Callable[[], Any], loss: Any, x: Any, y: Any, **options: Any) -
     module = ranks.module(build, lambda model: model.compile("sgd", loss))
     count, targets = options.get("count", 4), options.get("targets")
     sample = x[:1], y[:1], None
-    built = replica.build(module, shape.Mesh(), 0, "", 1, sample)
+    built = replica.build(module, shape.MeshShape(), 0, "", 1, sample)
     before = [value.numpy() for value in built.state()]
     try:
         independence.check(built, (x[:count], y[:count], None), targets)
@@ -141,8 +141,8 @@ def check(build: Callable[[], Any], loss: Any, x: Any, y: Any, **options: Any) -
 
 
 IN_TRAINING = {
-    "own normalisation": (dense(Normalised), "mse"),
-    "own normalisation among dropout": (dense(dropout, Normalised, dropout), "mse"),
+    "own normalisation": (dense(NormalisedByBatch), "mse"),
+    "own normalisation among dropout": (dense(dropout, NormalisedByBatch, dropout), "mse"),
     "sum": (dense(lambda: Activity(OPS.sum)), "mse"),
     "sum among dropout": (
         dense(LAYERS.BatchNormalization, dropout, lambda: Activity(OPS.sum)),
@@ -150,14 +150,14 @@ IN_TRAINING = {
     ),
     "own step": (Balanced, None),
     "zeros behind it": (
-        dense(Normalised, lambda: LAYERS.Dense(8, kernel_initializer="zeros")),
+        dense(NormalisedByBatch, lambda: LAYERS.Dense(8, kernel_initializer="zeros")),
         "mse",
     ),
     "small weights behind it": (
-        dense(Normalised, lambda: LAYERS.Dense(8, kernel_initializer=SMALL)),
+        dense(NormalisedByBatch, lambda: LAYERS.Dense(8, kernel_initializer=SMALL)),
         "mse",
     ),
-    "a scale of zero": (dense(Codebook), "mse"),
+    "a scale of zero": (dense(ScaledDistance), "mse"),
 }
 
 
@@ -187,7 +187,7 @@ def test_randomness_and_announced_layers_do_not_disturb_the_trial(build: Any, lo
 def test_parts_of_whole_numbers_are_no_repetitions(count: int) -> None:
     """Numbers of words are not varied: of two examples, a trial has several of each."""
     with pytest.raises(errors.UserCodeError, match="depends while it trains on which of them are"):
-        check(dense(Normalised), "mse", np.round(3 * X), REAL, count=count)
+        check(dense(NormalisedByBatch), "mse", np.round(3 * X), REAL, count=count)
 
 
 WHOLE = {
@@ -254,7 +254,7 @@ def test_a_loss_of_each_mask_is_not_refused(kind: Any) -> None:
     check(masks, kind(axis=(1, 2, 3)), IMAGES, OBJECTS, targets=OBJECTS)
 
 
-class Masked(keras.losses.MeanSquaredError):
+class MaskedLoss(keras.losses.MeanSquaredError):
     """Leaves out missing targets in `__call__`, which is what Keras calls."""
 
     def __call__(self, y_true: Any, y_pred: Any, sample_weight: Any = None) -> Any:
@@ -281,7 +281,8 @@ def missing_first() -> Any:
 def test_a_loss_is_called_as_keras_calls_it(reduction: str, weight: Any) -> None:
     examples = X[:10], missing_first(), weight
     module = ranks.module(
-        dense(), lambda model: model.compile(keras.optimizers.SGD(0.1), Masked(reduction=reduction))
+        dense(),
+        lambda model: model.compile(keras.optimizers.SGD(0.1), MaskedLoss(reduction=reduction)),
     )
     (plain,) = ranks.build(module, examples, 1)
     for first in range(0, 10, 4):

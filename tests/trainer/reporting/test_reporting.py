@@ -23,10 +23,10 @@ class Kept(progress_pusher.Pusher):
 
     def __init__(self) -> None:
         super().__init__(None, print)
-        self.reports: list[protocol.Report] = []
+        self.progress_reports: list[protocol.Report] = []
 
     def put(self, report: protocol.Report) -> None:
-        self.reports.append(report)
+        self.progress_reports.append(report)
 
 
 @pytest.fixture
@@ -47,7 +47,7 @@ def test_a_resumed_run_reports_the_pace_since_it_resumed(virtual_clock: clock.Cl
 
     virtual_clock.advance(60)  # the model is built
     step(801, 30)  # the first step is traced
-    (first,) = kept.reports
+    (first,) = kept.progress_reports
     assert (first.step, first.percent, first.examples_per_second, first.eta) == (
         801,
         80,
@@ -55,13 +55,16 @@ def test_a_resumed_run_reports_the_pace_since_it_resumed(virtual_clock: clock.Cl
         None,
     )
     step(802, 2)
-    assert (kept.reports[-1].examples_per_second, kept.reports[-1].eta) == ("10", None)
+    assert (kept.progress_reports[-1].examples_per_second, kept.progress_reports[-1].eta) == (
+        "10",
+        None,
+    )
     virtual_clock.advance(100)
     reporter.evaluation({"loss": 0.4}, 802, 1000, 3)
-    assert kept.reports[-1].metrics == {"loss": "0.5", "val_loss": "0.4"}
-    assert kept.reports[-1].examples_per_second == "10", "the rate of training stays"
+    assert kept.progress_reports[-1].metrics == {"loss": "0.5", "val_loss": "0.4"}
+    assert kept.progress_reports[-1].examples_per_second == "10", "the rate of training stays"
     step(803, 2)
-    last = kept.reports[-1]
+    last = kept.progress_reports[-1]
     assert last.examples_per_second == "10", "an evaluation is no training time"
     assert last.eta == protocol.format_duration((100 + 2) / 1 * 197), "but it takes time"
 
@@ -75,7 +78,7 @@ def test_the_time_to_go_forgets_a_slow_start(virtual_clock: clock.Clock) -> None
         virtual_clock.advance(20 if number == 3 else 1)
         reporter.stepped(number, 20, 0.5)
         reporter.train({"loss": 0.5}, number, 100, 0, has_ended=number == 100)
-        etas.append(kept.reports[-1].eta)
+        etas.append(kept.progress_reports[-1].eta)
     assert etas[0] is None, "the first step says nothing"
     assert etas[1] is None, "one step is too few"
     assert etas[2] == protocol.format_duration(20 * 97)
@@ -92,7 +95,9 @@ def test_people_count_epochs_from_one(capsys: pytest.CaptureFixture[str]) -> Non
     reporter.train({"loss": 0.5}, 6, 6, 3, has_ended=True)
     shown = [line.split("  ")[1] for line in capsys.readouterr().out.splitlines()]
     assert shown == ["epoch 1/3", "epoch 1/3", "epoch 3/3"]
-    assert [report.epoch for report in kept.reports] == [0, 1, 3], "those that are completed"
+    assert [report.epoch for report in kept.progress_reports] == [0, 1, 3], (
+        "those that are completed"
+    )
 
 
 def test_a_step_that_has_been_shown_is_not_shown_again_at_the_end_of_its_epoch(
@@ -103,7 +108,7 @@ def test_a_step_that_has_been_shown_is_not_shown_again_at_the_end_of_its_epoch(
     reporter.train({"loss": 0.5}, 2, 6, 0)
     reporter.train({"loss": 0.5}, 2, 6, 1, has_ended=True)
     assert capsys.readouterr().out.count("step 2/6") == 1
-    assert [report.epoch for report in kept.reports] == [0, 1]
+    assert [report.epoch for report in kept.progress_reports] == [0, 1]
 
 
 def test_a_report_has_the_share_of_time_that_input_took(virtual_clock: clock.Clock) -> None:
@@ -121,7 +126,7 @@ def test_a_report_has_the_share_of_time_that_input_took(virtual_clock: clock.Clo
         reporter.stepped(number, 20, 0.5)
         reporter.train({"loss": 0.5}, number, 3, 0)
     reporter.train({"loss": 0.5}, 3, 3, 1)
-    shares = [report.input_wait for report in kept.reports]
+    shares = [report.input_wait for report in kept.progress_reports]
     assert shares == [None, None, "0.75", "0.75"], "the first step is left out"
 
 
@@ -160,14 +165,14 @@ def test_a_report_never_holds_what_the_contract_refuses(
         reporter.train(values, step, total, 10**20)
         reporter.evaluation(values, step, total, 10**20)
     written.close()
-    for report in kept.reports:
+    for report in kept.progress_reports:
         assert protocol.Report.model_validate_json(report.model_dump_json()) == report
-    assert list(kept.reports[0].metrics.items())[:3] == [
+    assert list(kept.progress_reports[0].metrics.items())[:3] == [
         (r"\x1b[2Jloss", "NaN"),
         (r"\x00" * 16, "-Infinity"),
         (r"größe\x0a", "1e+300"),
     ]
-    last = kept.reports[-1]
+    last = kept.progress_reports[-1]
     assert (last.step, last.total_steps, last.percent) == (limits.MAX_COUNT, None, None)
 
 
@@ -178,7 +183,7 @@ def test_a_report_places_the_parts_of_a_split_model() -> None:
     split = protocol.Placement(mesh=job_file.Mesh(tensor=2))
     reporter.placement = lambda: split
     reporter.train({"loss": 0.5}, 2, 10, 0)
-    assert [report.placement for report in kept.reports] == [None, split]
+    assert [report.placement for report in kept.progress_reports] == [None, split]
 
 
 def test_a_check_is_said_recorded_and_reported(
@@ -194,9 +199,9 @@ def test_a_check_is_said_recorded_and_reported(
     reporter.train({"loss": 0.5}, 2, 10, 0)
     written.close()
     line = "[test] Step 1 equals one process: loss 3e-16 (limit 1e-10); not compared: the metric"
-    said = capsys.readouterr().out
-    assert line in said
-    assert said.count("equals one process") == 1  # the end of training sums up the others
+    printed = capsys.readouterr().out
+    assert line in printed
+    assert printed.count("equals one process") == 1  # the end of training sums up the others
     log = (tmp_path / outputs.TRAIN_LOG).read_text(encoding="utf-8").splitlines()
     lines = [json.loads(line) for line in log]
     assert [
@@ -204,6 +209,6 @@ def test_a_check_is_said_recorded_and_reported(
         for line in lines
         if line["event"] == outputs.TrainEvent.VERIFIED
     ] == [(1, {"loss": 3e-16}, ["the metric auc"]), (2, {"loss": 1e-16}, ["the metric auc"])]
-    reported = kept.reports[-1].verification
+    reported = kept.progress_reports[-1].verification
     assert reported is not None
     assert (reported.checks, reported.step, reported.compared[0].difference) == (2, 2, "3e-16")

@@ -41,7 +41,7 @@ def test_an_error_of_fit_on_a_model_of_one_process_is_not_explained() -> None:
     ],
 )
 def test_each_call_has_its_remedy(method: str, strategy: str, message: str) -> None:
-    text = explanation.explain(explanation.Call(method, strategy, "gone.py", 3))
+    text = explanation.explain(explanation.UnsupportedCall(method, strategy, "gone.py", 3))
     assert f"Keras 3 cannot {method} under {strategy}" in text
     assert "gone.py, line 3" in text
     assert message in text

@@ -225,7 +225,7 @@ def blocks(
 
 
 def _write(
-    data: directory.Writer, weight_shard: shard.Shard, part: int, offset: int
+    data: directory.Writer, weight_shard: shard.VariableShard, part: int, offset: int
 ) -> tuple[Piece, int]:
     """Append a shard to a file at an offset; gives where the file ends then, too."""
     sums, box, end = [], weight_shard.box, offset

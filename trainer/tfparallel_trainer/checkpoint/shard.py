@@ -90,7 +90,7 @@ class FullVariable:
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class Shard:
+class VariableShard:
     """A rank's part of one variable of the unsplit model or its optimizer."""
 
     variable: Any
@@ -107,7 +107,7 @@ class Shard:
         return box(self.part, self.whole.shape)
 
 
-Shares = Sequence[Mapping[str, Shard]]
+Shares = Sequence[Mapping[str, VariableShard]]
 """What the ranks of a process hold, by key."""
 
 
@@ -119,7 +119,7 @@ class State:
     wholes: Mapping[str, FullVariable]
     """The variables of all processes, by key."""
 
-    def each(self) -> Iterator[tuple[str, Shard]]:
+    def each(self) -> Iterator[tuple[str, VariableShard]]:
         """Go through the shards of all ranks of this process."""
         for share in self.shares:
             yield from share.items()
@@ -132,7 +132,8 @@ def undivided(variables: Mapping[str, Any]) -> State:
         for key, variable in variables.items()
     }
     share = {
-        key: Shard(variable=variable, whole=wholes[key]) for key, variable in variables.items()
+        key: VariableShard(variable=variable, whole=wholes[key])
+        for key, variable in variables.items()
     }
     return State([share], wholes)
 

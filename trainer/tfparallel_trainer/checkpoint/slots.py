@@ -78,11 +78,11 @@ def keys_of(whole: Sequence[Slot]) -> dict[Slot, str]:
 
 def shards(
     optimizer: Any,
-    weights: Mapping[str, shard.Shard],
+    weights: Mapping[str, shard.VariableShard],
     named: Mapping[Slot, str],
     *,
     writes_counters: bool,
-) -> dict[str, shard.Shard]:
+) -> dict[str, shard.VariableShard]:
     """Describe the variables of a rank's optimizer, which lie where the rank's weights do.
 
     One that the unsplit model's optimizer has not is a UserCodeError.
@@ -93,7 +93,7 @@ def shards(
         named: the keys, from `keys_of`.
         writes_counters: whether this is the one rank that writes what belongs to no weight.
     """
-    shards_by_key: dict[str, shard.Shard] = {}
+    shards_by_key: dict[str, shard.VariableShard] = {}
     slots = find_slots(
         optimizer, {key: weight_shard.variable for key, weight_shard in weights.items()}
     )
@@ -106,12 +106,12 @@ def shards(
             )
         if slot.weight is None:
             whole = shard.FullVariable(tuple(variable.shape), variable.path)
-            slot_shard = shard.Shard(variable=variable, whole=whole, writes=writes_counters)
+            slot_shard = shard.VariableShard(variable=variable, whole=whole, writes=writes_counters)
         else:
             weight = weights[slot.weight]
             slices = weight.box.slices
             shape = tuple(weight.whole.shape[axis] for axis in slot.axes)
-            slot_shard = shard.Shard(
+            slot_shard = shard.VariableShard(
                 variable=variable,
                 whole=shard.FullVariable(shape, variable.path),
                 part=tuple(slices[axis] for axis in slot.axes),
@@ -126,7 +126,7 @@ def stand_ins(weights: Mapping[str, Any], dtype: str | None = None) -> list[Any]
     return [_stand_in(index, weight, dtype) for index, weight in enumerate(weights.values())]
 
 
-def _first(weight: shard.Shard, slot: Slot) -> bool:
+def _first(weight: shard.VariableShard, slot: Slot) -> bool:
     """Of the ranks that hold one part of a variable without some axes, those that begin them."""
     return all(start == 0 for axis, start in enumerate(weight.box.start) if axis not in slot.axes)
 

@@ -55,7 +55,7 @@ def pair_key(key: int, size: int, rank: int, other: int) -> int:
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Mesh:
+class MeshShape:
     """How many ranks each axis has; all degrees are at least 1."""
 
     data: int = 1

@@ -144,7 +144,7 @@ class BatchedDataset:
             checksum = zlib.crc32(np.ascontiguousarray(content).tobytes(), checksum)
         return checksum
 
-    def divided(self, division: batching.BatchSharding) -> batching.Source:
+    def divided(self, division: batching.BatchSharding) -> batching.BatchSource:
         """Cut each batch over the ranks."""
         return _Source(self, division)
 

@@ -54,7 +54,7 @@ class BatchSharding:
                 yield Batch(examples, parts, fingerprint(whole))
 
 
-class Source(Protocol):
+class BatchSource(Protocol):
     """Where batches come from."""
 
     @property
@@ -84,7 +84,7 @@ class Indexed(Protocol):
 class Shardable(Protocol):
     """Makes a source by itself once it knows how batches are cut."""
 
-    def divided(self, division: BatchSharding) -> Source:
+    def divided(self, division: BatchSharding) -> BatchSource:
         """Cut batches in this way."""
 
 

@@ -36,7 +36,7 @@ class Feed:
     cuts examples runs in one of its own. The position counts what is given, not what is prepared.
     """
 
-    def __init__(self, source: batching.Source) -> None:
+    def __init__(self, source: batching.BatchSource) -> None:
         self._source = source
         self.spec = source.spec
         self.sample = source.sample

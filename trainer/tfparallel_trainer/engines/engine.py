@@ -176,7 +176,7 @@ class Synchronous:
         replicas: Sequence[Replica],
         step: Step,
         evaluator: evaluate.Evaluator | None,
-        examples: batching.Source | None,
+        examples: batching.BatchSource | None,
     ) -> None:
         """Take the replicas of this process, and the examples to evaluate on."""
         self._replicas = replicas

@@ -12,7 +12,7 @@ from tfparallel_trainer import errors, user
 from tfparallel_trainer.checkpoint import export, files, initial_weights, keys, shard, store
 from tfparallel_trainer.comms import agreement, collectives, devices, nccl, rendezvous, shape
 from tfparallel_trainer.contract import outputs, progress
-from tfparallel_trainer.data import batching, feed, nest, source
+from tfparallel_trainer.data import batching, data_functions, feed, nest
 from tfparallel_trainer.engines import process_comparison
 from tfparallel_trainer.lifecycle import stall, termination
 from tfparallel_trainer.objective import (
@@ -26,8 +26,8 @@ from tfparallel_trainer.objective import (
     updates,
 )
 from tfparallel_trainer.objective.replica import Replica
+from tfparallel_trainer.process_settings import Settings
 from tfparallel_trainer.reporting import console
-from tfparallel_trainer.settings import Settings
 
 _generations = itertools.count()
 """Of the meshes of this process; a script may train several times."""
@@ -47,7 +47,7 @@ class RunContext:
     """Takes this process's signs of life."""
     started: float
     """time.monotonic() at the start of the process."""
-    devices: int | None = None
+    device_count: int | None = None
     """How many devices this process has, where it has joined its peers before."""
     script: bool = False
     """Whether the user's script calls, which keeps the trained model itself."""
@@ -65,20 +65,20 @@ class RunContext:
     def count_devices(self) -> int:
         """How many devices this process has; they are configured unless it has joined its peers."""
         settings = self.settings
-        if self.devices:
-            return self.devices
+        if self.device_count:
+            return self.device_count
         operation = self.module.first_operation
         return devices.prepare(settings.cpu_devices, settings.cluster.alone, operation)
 
-    def mesh(self, **axes: int) -> shape.Mesh:
+    def mesh(self, **axes: int) -> shape.MeshShape:
         """The mesh of a run, with ranks by axis."""
-        return shape.Mesh(**axes, generation=next(_generations))
+        return shape.MeshShape(**axes, generation=next(_generations))
 
     @contextlib.contextmanager
     def join_cluster(self, count: int) -> Iterator[list[str]]:
         """Be one cluster with the peers in the body, which gets the names of the devices."""
         cluster, handle = self.settings.cluster, None
-        if not self.devices and not cluster.alone:
+        if not self.device_count and not cluster.alone:
             limit = self.settings.job.trainer.start_timeout_seconds
             with self.watch.waiting():
                 connections = rendezvous.meet(cluster, limit, self.out.say)
@@ -150,8 +150,8 @@ class EngineSetup:
 
 def prepare(
     context: RunContext,
-    mesh: shape.Mesh,
-    devices: list[str],
+    mesh: shape.MeshShape,
+    device_names: list[str],
     scope: Callable[[], contextlib.AbstractContextManager[object]] = contextlib.nullcontext,
     division: batching.BatchSharding | None = None,
 ) -> EngineSetup:
@@ -182,12 +182,12 @@ def prepare(
                 module_sum=settings.module_sum,
             )
         context.until_end.enter_context(saved.living())
-    cut = division or division_for(mesh, settings, len(devices))
+    cut = division or division_for(mesh, settings, len(device_names))
     training, evaluation = examples(settings, module, cut)
-    first = settings.cluster.me * len(devices) if division is None else 0
+    first = settings.cluster.me * len(device_names) if division is None else 0
     sample, seed = training.sample(), settings.job.trainer.seed
     replicas: list[Replica] = []
-    for index, device in enumerate(devices):
+    for index, device in enumerate(device_names):
         if replicas:
             replica.forget_names()
         with scope():
@@ -254,17 +254,20 @@ def _trace(context: RunContext, replicas: Sequence[Replica], spec: Any) -> None:
         rank_replica.closures.extend(trace.closures)
 
 
-def _check_metrics(module: user.Module, replica: Replica, sample: Any) -> None:
+def _check_metrics(module: user.Module, rank_replica: Replica, sample: Any) -> None:
     """Refuse metrics that are wrong when they are added up."""
-    with tf.device(replica.device), user.guard(module.path, "computing the metrics raised"):
+    with tf.device(rank_replica.device), user.guard(module.path, "computing the metrics raised"):
         tensors = nest.convert(tf.convert_to_tensor, sample)
-        metric_sums.check(replica.model, lambda: phases.predict(replica.model, tensors), tensors)
+        model = rank_replica.model
+        metric_sums.check(model, lambda: phases.predict(model, tensors), tensors)
 
 
-def division_for(mesh: shape.Mesh, settings: Settings, devices: int) -> batching.BatchSharding:
+def division_for(
+    mesh: shape.MeshShape, settings: Settings, device_count: int
+) -> batching.BatchSharding:
     """How batches are cut for the devices of this process."""
-    first = settings.cluster.me * devices
-    places = [mesh.coordinates(first + rank)[shape.Axis.DATA] for rank in range(devices)]
+    first = settings.cluster.me * device_count
+    places = [mesh.coordinates(first + rank)[shape.Axis.DATA] for rank in range(device_count)]
     return batching.BatchSharding(
         batch_size=settings.job.trainer.global_batch_size,
         ranks=mesh.data,
@@ -277,14 +280,16 @@ def examples(
 ) -> tuple[feed.Feed, feed.Feed | None]:
     """The examples to train on, and those to evaluate on while training."""
     evaluates = module.has("evaluation_data") and not settings.job.evaluator
-    evaluation = source.evaluation(module, data_request(settings, division)) if evaluates else None
-    return source.training(module, data_request(settings, division)), evaluation
+    evaluation = (
+        data_functions.evaluation(module, data_request(settings, division)) if evaluates else None
+    )
+    return data_functions.training(module, data_request(settings, division)), evaluation
 
 
-def data_request(settings: Settings, division: batching.BatchSharding) -> source.Request:
+def data_request(settings: Settings, division: batching.BatchSharding) -> data_functions.Request:
     """What data functions are asked for."""
     endless_allowed = settings.job.trainer.steps is not None
-    return source.Request(user_context(settings), division, endless_allowed)
+    return data_functions.Request(user_context(settings), division, endless_allowed)
 
 
 def user_context(settings: Settings, epoch: int = 0) -> user.Context:

@@ -12,12 +12,12 @@ from tfparallel_trainer import errors, user
 from tfparallel_trainer.checkpoint import entries, files, keys, shard, store
 from tfparallel_trainer.comms import devices, shape
 from tfparallel_trainer.contract import outputs
-from tfparallel_trainer.data import batching, source
+from tfparallel_trainer.data import batching, data_functions
 from tfparallel_trainer.engines import setup
 from tfparallel_trainer.engines.mesh import mesh_steps
 from tfparallel_trainer.objective import replica
+from tfparallel_trainer.process_settings import Settings
 from tfparallel_trainer.reporting import console, records, results
-from tfparallel_trainer.settings import Settings
 from tfparallel_trainer.storage import directory
 
 _LOOK_EVERY_SECONDS = 1.0
@@ -65,12 +65,14 @@ class CheckpointEvaluator:
         cut = batching.BatchSharding(
             settings.job.trainer.global_batch_size, ranks=1, local_ranks=(0,)
         )
-        self._examples = source.evaluation(context.module, setup.data_request(settings, cut))
+        self._examples = data_functions.evaluation(
+            context.module, setup.data_request(settings, cut)
+        )
         sample, seed = self._examples.sample(), settings.job.trainer.seed
-        model_replica = replica.build(context.module, shape.Mesh(), 0, "", seed, sample)
+        model_replica = replica.build(context.module, shape.MeshShape(), 0, "", seed, sample)
         self._variables = keys.for_training(model_replica.model, model_replica.optimizer)
         self._wholes = shard.undivided(self._variables).wholes
-        self._evaluation = mesh_steps.Evaluation(
+        self._evaluation = mesh_steps.MeshEvaluator(
             context.module, [model_replica], self._examples.spec
         )
         self.evaluated = 0

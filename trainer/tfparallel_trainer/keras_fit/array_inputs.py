@@ -66,7 +66,7 @@ class ArrayExamples:
     """Batches in an epoch; None: all that there are."""
     first_epoch: int = 0
 
-    def divided(self, division: batching.BatchSharding) -> batching.Source:
+    def divided(self, division: batching.BatchSharding) -> batching.BatchSource:
         """Cut batches of this size for these ranks."""
         cut = dataclasses.replace(division, batch_size=self.batch_size)
         whole = arrays.ArraySource(self.data, cut, self.seed)

@@ -25,7 +25,7 @@ from tfparallel_trainer.keras_fit import (
     trainability,
 )
 from tfparallel_trainer.loop import observer
-from tfparallel_trainer.settings import Settings
+from tfparallel_trainer.process_settings import Settings
 
 BAR = 1
 _OLD_NAMES = {"on_train_batch_begin": "on_batch_begin", "on_train_batch_end": "on_batch_end"}
@@ -53,7 +53,7 @@ _LOOK_ONLY = (
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class Plan:
+class CallbackSchedule:
     """What Keras tells callbacks of a run, and when it evaluates."""
 
     callbacks: Sequence[Any]
@@ -111,7 +111,7 @@ def of_module(
             function="callbacks",
         )
     length = engine_setup.training.examples
-    plan = Plan(
+    plan = CallbackSchedule(
         callbacks=callbacks,
         epochs=spec.epochs,
         steps=None if length is None else order.steps(length, spec.global_batch_size),
@@ -131,7 +131,7 @@ class Callbacks(observer.Observer):
 
     def __init__(
         self,
-        plan: Plan,
+        plan: CallbackSchedule,
         over: model_access.ModelAccess,
         hand_back: Callable[[], Any],
         memory: str = "",

@@ -10,7 +10,7 @@ from types import TracebackType
 
 import tensorflow as tf
 
-from tfparallel_trainer import errors, settings, tasks
+from tfparallel_trainer import errors, process_settings, tasks
 from tfparallel_trainer.comms import devices, rendezvous
 from tfparallel_trainer.contract import environment, exits
 from tfparallel_trainer.lifecycle import termination
@@ -70,7 +70,7 @@ def before_servers() -> None:
 def _join(
     cluster: tasks.Cluster, timeout_seconds: float, say: Callable[[str], None]
 ) -> tuple[int, object]:
-    cpu_devices = settings.cpu_devices(os.environ)
+    cpu_devices = process_settings.cpu_devices(os.environ)
     try:
         count = devices.prepare(cpu_devices, alone=False)
     except errors.UserCodeError as error:

@@ -15,7 +15,7 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from tfparallel_trainer import errors, settings, tasks, user
+from tfparallel_trainer import errors, process_settings, tasks, user
 from tfparallel_trainer.contract import environment, job_file
 from tfparallel_trainer.engines import setup
 from tfparallel_trainer.engines.mesh import mesh_run as mesh
@@ -25,9 +25,9 @@ from tfparallel_trainer.keras_fit import callbacks as callbacks_of
 from tfparallel_trainer.keras_fit import distribution, fit_inputs, model_access, models
 from tfparallel_trainer.lifecycle import stall, termination
 from tfparallel_trainer.loop import exit_report, observer, preflight, run
+from tfparallel_trainer.process_settings import Settings
 from tfparallel_trainer.reporting import console
 from tfparallel_trainer.scripts import explanation, first_step
-from tfparallel_trainer.settings import Settings
 
 _WAIT_SECONDS = 600
 _STEP_SECONDS = 1800
@@ -116,7 +116,7 @@ def _refused(model: Any, *_: Any, **__: Any) -> Any:
     """Say what to change: each process would train a model of its own, and all would seem well."""
     caller = sys._getframe(1)
     strategy = explanation.strategy_of(model)
-    call = explanation.Call("fit", strategy, caller.f_code.co_filename, caller.f_lineno)
+    call = explanation.UnsupportedCall("fit", strategy, caller.f_code.co_filename, caller.f_lineno)
     raise errors.UserCodeError(explanation.explain(call))
 
 
@@ -169,12 +169,12 @@ class _Call:
             source_dir=_script().parent,
             output_dir=folder,
             job_uid=os.environ.get(environment.JOB_UID, ""),
-            attempt=settings.positive(os.environ, environment.ATTEMPT),
-            cpu_devices=settings.cpu_devices(os.environ),
+            attempt=process_settings.positive(os.environ, environment.ATTEMPT),
+            cpu_devices=process_settings.cpu_devices(os.environ),
             logs_steps=False,
-            progress=settings.progress_target(os.environ),
+            progress=process_settings.progress_target(os.environ),
             first_epoch=self._arguments.initial_epoch,
-            grace_seconds=settings.grace_seconds(os.environ),
+            grace_seconds=process_settings.grace_seconds(os.environ),
         )
 
     def _train(
@@ -224,12 +224,12 @@ class _Call:
         limit = settings.job.trainer.start_timeout_seconds
         with context.watch.waiting():
             count = distribution.join(settings.cluster, limit, self._out.say)
-        run.train_to_end(mesh.MeshRun(dataclasses.replace(context, devices=count)), observe)
+        run.train_to_end(mesh.MeshRun(dataclasses.replace(context, device_count=count)), observe)
 
     def _observer(
         self, data: fit_inputs.Inputs, engine_setup: setup.EngineSetup
     ) -> observer.Observer:
-        plan = callbacks_of.Plan(
+        plan = callbacks_of.CallbackSchedule(
             callbacks=self._callbacks,
             epochs=self._arguments.epochs,
             steps=data.steps,
@@ -283,7 +283,7 @@ def _script() -> pathlib.Path:
 def _folder(output_dir: str | pathlib.Path | None) -> Iterator[pathlib.Path]:
     """The folder for checkpoints and logs; without one, what nothing is written to."""
     if output_dir is not None:
-        yield settings.folder(output_dir, "output_dir").resolve()
+        yield process_settings.folder(output_dir, "output_dir").resolve()
         return
     with tempfile.TemporaryDirectory(prefix="tfparallel-") as empty:
         yield pathlib.Path(empty)

@@ -30,7 +30,7 @@ _YES, _DIFFERS, _REFUSED = Verdict
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Row:
+class SupportedArgument:
     """An argument of Keras' fit, or a callback."""
 
     name: str
@@ -47,48 +47,50 @@ class Row:
 
 _EVERYWHERE, _NOWHERE = (_YES,) * 3, (_REFUSED,) * 3
 
-CALLBACKS: Sequence[Row] = (
-    Row(
+CALLBACKS: Sequence[SupportedArgument] = (
+    SupportedArgument(
         "BackupAndRestore",
         _NOWHERE,
         "give output_dir, or trainer.checkpoint: these checkpoints do the same",
     ),
-    Row("CSVLogger", _EVERYWHERE),
-    Row(
+    SupportedArgument("CSVLogger", _EVERYWHERE),
+    SupportedArgument(
         "Callback",
         (_DIFFERS, _DIFFERS, _DIFFERS),
         "your own: runs on the chief, and on_test_batch_end gets no logs. With servers a batch "
         "ends when a worker gets it. With ModelSplit there is no model to look into",
     ),
-    Row("CallbackList", _EVERYWHERE, "its callbacks are taken"),
-    Row("EarlyStopping", (_YES, _YES, _DIFFERS), "with ModelSplit without restore_best_weights"),
-    Row("History", _EVERYWHERE),
-    Row(
+    SupportedArgument("CallbackList", _EVERYWHERE, "its callbacks are taken"),
+    SupportedArgument(
+        "EarlyStopping", (_YES, _YES, _DIFFERS), "with ModelSplit without restore_best_weights"
+    ),
+    SupportedArgument("History", _EVERYWHERE),
+    SupportedArgument(
         "LambdaCallback",
         (_YES, _DIFFERS, _YES),
         "with servers a batch ends when it is given to a worker",
     ),
-    Row("LearningRateScheduler", _EVERYWHERE),
-    Row(
+    SupportedArgument("LearningRateScheduler", _EVERYWHERE),
+    SupportedArgument(
         "ModelCheckpoint",
         (_YES, _YES, _REFUSED),
         "give trainer.checkpoint instead, which saves each device's part of the model",
     ),
-    Row(
+    SupportedArgument(
         "OrbaxCheckpoint", _NOWHERE, "give output_dir or trainer.checkpoint, or use ModelCheckpoint"
     ),
-    Row("ProgbarLogger", _EVERYWHERE),
-    Row("ReduceLROnPlateau", _EVERYWHERE),
-    Row("RemoteMonitor", _EVERYWHERE),
-    Row(
+    SupportedArgument("ProgbarLogger", _EVERYWHERE),
+    SupportedArgument("ReduceLROnPlateau", _EVERYWHERE),
+    SupportedArgument("RemoteMonitor", _EVERYWHERE),
+    SupportedArgument(
         "SwapEMAWeights",
         (_YES, _REFUSED, _REFUSED),
         "servers refuse use_ema, which it needs; in a module averages are evaluated in any case",
     ),
-    Row(
+    SupportedArgument(
         "TensorBoard",
         (_YES, _YES, _DIFFERS),
         "with ModelSplit give write_graph=False, and no histograms, images or embeddings",
     ),
-    Row("TerminateOnNaN", _EVERYWHERE, "without it, such a loss raises"),
+    SupportedArgument("TerminateOnNaN", _EVERYWHERE, "without it, such a loss raises"),
 )

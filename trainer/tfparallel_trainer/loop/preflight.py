@@ -5,8 +5,8 @@ import os
 from tfparallel_trainer import errors, tasks
 from tfparallel_trainer.comms import tpu_name
 from tfparallel_trainer.contract import environment, job_file
+from tfparallel_trainer.process_settings import Settings
 from tfparallel_trainer.reporting import results
-from tfparallel_trainer.settings import Settings
 from tfparallel_trainer.storage import address, connection
 
 _NEEDED = {"worker": "computes gradients", tasks.SERVER: "holds the weights"}

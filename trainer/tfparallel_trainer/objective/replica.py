@@ -75,7 +75,7 @@ class Replica:
 
 
 def build(
-    module: user.Module, mesh: shape.Mesh, rank: int, device: str, seed: int, sample: Any
+    module: user.Module, mesh: shape.MeshShape, rank: int, device: str, seed: int, sample: Any
 ) -> Replica:
     """Build and compile the user's model on one device, ready to be traced.
 

@@ -10,7 +10,7 @@ import urllib.error
 import urllib.request
 from collections.abc import Callable
 
-from tfparallel_trainer import settings
+from tfparallel_trainer import process_settings
 from tfparallel_trainer.contract import limits, progress
 
 END_SECONDS = 2.0
@@ -36,7 +36,9 @@ class Pusher:
     each change between success and failure. Without a target it sends none.
     """
 
-    def __init__(self, target: settings.ProgressTarget | None, say: Callable[[str], None]) -> None:
+    def __init__(
+        self, target: process_settings.ProgressTarget | None, say: Callable[[str], None]
+    ) -> None:
         self._say = say
         self._latest: progress.Report | None = None
         self._until = math.inf
@@ -72,7 +74,7 @@ class Pusher:
         """Seconds until sending ends."""
         return self._until - time.monotonic()
 
-    def _run(self, target: settings.ProgressTarget) -> None:
+    def _run(self, target: process_settings.ProgressTarget) -> None:
         while True:
             with self._changed:
                 self._changed.wait_for(lambda: self._latest is not None or self._ending)
@@ -91,7 +93,7 @@ class Pusher:
             if not settled:
                 time.sleep(_AGAIN_SECONDS)
 
-    def _push(self, target: settings.ProgressTarget, report: progress.Report) -> bool:
+    def _push(self, target: process_settings.ProgressTarget, report: progress.Report) -> bool:
         """Send a report; whether it was taken, or never will be."""
         try:
             _post(target, report, max(0.1, min(_REQUEST_SECONDS, self._left)))
@@ -108,7 +110,7 @@ class Pusher:
         return True
 
 
-def _post(target: settings.ProgressTarget, report: progress.Report, limit: float) -> None:
+def _post(target: process_settings.ProgressTarget, report: progress.Report, limit: float) -> None:
     headers = {"Content-Type": "application/json"}
     if target.token_file is not None:
         token = target.token_file.read_text(encoding="utf-8").strip()

@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping
 import pydantic
 
 from tfparallel_trainer.contract import outputs
-from tfparallel_trainer.settings import Settings
+from tfparallel_trainer.process_settings import Settings
 from tfparallel_trainer.storage import bucket
 
 _LOOK_EVERY_SECONDS = 0.5

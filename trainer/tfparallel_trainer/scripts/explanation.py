@@ -28,7 +28,7 @@ _CALLS = {  # what fails under each
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Call:
+class UnsupportedCall:
     """A call of a Keras model that cannot work."""
 
     method: str
@@ -58,7 +58,7 @@ def report(error: BaseException, env: Mapping[str, str]) -> bool:
     return bool(sentence)
 
 
-def find(error: BaseException) -> Call | None:
+def find(error: BaseException) -> UnsupportedCall | None:
     """The call of a Keras model that an error went through; None where there is none."""
     caller: tuple[str, int] | None = None
     for frame, line in traceback.walk_tb(error.__traceback__):
@@ -68,11 +68,11 @@ def find(error: BaseException) -> Call | None:
             continue
         strategy = next(filter(None, map(strategy_of, _values(frame))), "")
         method = _method(frame, _CALLS.get(strategy, ()))
-        return Call(method, strategy, *caller) if caller is not None and method else None
+        return UnsupportedCall(method, strategy, *caller) if caller is not None and method else None
     return None
 
 
-def explain(call: Call) -> str:
+def explain(call: UnsupportedCall) -> str:
     """Say what to change."""
     caller = call.place
     pointer = f"See {documentation.reference(documentation.Section.KERAS_FIT)}."
@@ -125,7 +125,7 @@ def explain_separate(evidence: separate_training.SeparateTraining, replacement: 
     )
 
 
-def find_replacement(call: Call) -> str:
+def find_replacement(call: UnsupportedCall) -> str:
     """Give the line of a call of Keras' fit as it calls `tfparallel_trainer.fit`."""
     line = linecache.getline(call.file, call.line).strip()
     changed = re.sub(r"(?<![\w.])([\w.]+)\.fit\(", r"tfparallel_trainer.fit(\1, ", line, count=1)

@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from types import FrameType
 from typing import Any
 
-from tfparallel_trainer import errors, settings, tasks
+from tfparallel_trainer import errors, process_settings, tasks
 from tfparallel_trainer.contract import environment, exits, limits, progress, separate_training
 from tfparallel_trainer.reporting import console
 from tfparallel_trainer.reporting import progress_pusher as reporting
@@ -47,7 +47,7 @@ def look(optimizer: Any) -> None:
         out.fail(explanation.explain_separate(separate, call))
         raise SystemExit(int(exits.Exit.USER_ERROR))
     out.say(f"warning: {separate.cause}. {separate.describe_remedy(call)}.")
-    pusher = reporting.Pusher(settings.progress_target(os.environ), out.say)
+    pusher = reporting.Pusher(process_settings.progress_target(os.environ), out.say)
     pusher.put(progress.Report(step=0, separate_training=separate))
     atexit.register(pusher.close)
 
@@ -69,7 +69,7 @@ def find(optimizer: Any) -> tuple[separate_training.SeparateTraining, str] | Non
     method, file, line = _place()
     if _trains_together(optimizer) or (not method and _has_joined()):
         return None
-    call = explanation.Call(method, "", file, line)
+    call = explanation.UnsupportedCall(method, "", file, line)
     separate = separate_training.SeparateTraining(
         replica=cluster.task.name,
         peers=len(training) - 1,

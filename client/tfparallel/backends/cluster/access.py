@@ -28,7 +28,7 @@ class Context:
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Choice:
+class ConnectionOptions:
     """The user's options; None: the option is absent, and kubectl's default applies."""
 
     kubeconfig: str | None = None
@@ -37,7 +37,7 @@ class Choice:
     namespace: str | None = None
 
 
-def find(choice: Choice) -> Context:
+def find(choice: ConnectionOptions) -> Context:
     """Return the context that kubectl would use.
 
     Without a kubeconfig, in a pod, it is the pod's service account and namespace.
@@ -63,7 +63,7 @@ def find(choice: Choice) -> Context:
         raise errors.Failure(str(error)) from error
 
 
-def list_contexts(choice: Choice) -> list[str]:
+def list_contexts(choice: ConnectionOptions) -> list[str]:
     """Return the names of the contexts that can be chosen.
 
     Raises:
@@ -73,7 +73,7 @@ def list_contexts(choice: Choice) -> list[str]:
     return [*by_name]
 
 
-def _files(choice: Choice) -> str:
+def _files(choice: ConnectionOptions) -> str:
     default = pathlib.Path.home() / ".kube" / "config"
     return choice.kubeconfig or os.environ.get("KUBECONFIG") or str(default)
 
@@ -114,7 +114,7 @@ def _paths(files: str) -> list[pathlib.Path]:
     return [pathlib.Path(file) for file in files.split(os.pathsep) if file]
 
 
-def _of_pod(files: str, choice: Choice) -> Context:
+def _of_pod(files: str, choice: ConnectionOptions) -> Context:
     if not credentials.SERVICE_ACCOUNT.exists():
         raise errors.Failure(
             f"no kubeconfig: {files} does not exist. Set KUBECONFIG or --kubeconfig to your"

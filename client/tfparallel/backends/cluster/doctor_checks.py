@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from typing import Any
 
 from tfparallel import errors
-from tfparallel.backends.cluster import backend, objects, refusals
+from tfparallel.backends.cluster import cluster_backend, objects, refusals
 from tfparallel_operator.api import accelerators, names, schema
 from tfparallel_operator.api_server import errors as api_errors
 from tfparallel_operator.api_server import resources
@@ -42,7 +42,7 @@ _UPGRADE_DEFINITION = f"Upgrade the resource definition with the operator ({_AS_
 _UPGRADE_CLIENT = "pipx upgrade tfparallel"
 
 
-class Result(enum.StrEnum):
+class CheckResult(enum.StrEnum):
     """How a check ended."""
 
     OK = "ok"
@@ -50,7 +50,7 @@ class Result(enum.StrEnum):
     MISSING = "missing"
 
 
-Action = Callable[[backend.ClusterBackend], Awaitable[tuple[Result, str]]]
+Action = Callable[[cluster_backend.ClusterBackend], Awaitable[tuple[CheckResult, str]]]
 """Checks one requirement of a cluster."""
 
 
@@ -59,20 +59,20 @@ class Check:
     """A row of the table."""
 
     name: str
-    result: Result
+    result: CheckResult
     text: str
     """What the check found, with a remedy if the result is not ok."""
 
 
 async def check(
-    cluster: backend.ClusterBackend, actions: Mapping[str, Action]
+    cluster: cluster_backend.ClusterBackend, actions: Mapping[str, Action]
 ) -> AsyncIterator[Check]:
     """Yield the checks of a cluster; if it does not answer, only the first."""
     try:
         with refusals.explained(cluster.context):
             version = await cluster.api.get("/version")
     except errors.Failure as error:
-        yield Check("API server", Result.MISSING, str(error))
+        yield Check("API server", CheckResult.MISSING, str(error))
         return
     yield _version(version)
     for name, action in actions.items():
@@ -81,7 +81,7 @@ async def check(
             yield Check(name, result, text)
         except api_errors.ApiError as error:
             yield Check(
-                name, Result.WARNING, f"not known: {refusals.sentence(error, cluster.context)}"
+                name, CheckResult.WARNING, f"not known: {refusals.sentence(error, cluster.context)}"
             )
 
 
@@ -89,42 +89,45 @@ def _version(version: dict[str, Any]) -> Check:
     text = str(version.get("gitVersion"))
     minor = "".join(filter(str.isdecimal, str(version.get("minor"))))
     if version.get("major") == "1" and minor and int(minor) in MINORS:
-        return Check("API server", Result.OK, text)
+        return Check("API server", CheckResult.OK, text)
     supported = f"1.{MINORS[0]} to 1.{MINORS[-1]}"
     return Check(
-        "API server", Result.WARNING, f"{text}: {supported} are supported. Upgrade the cluster"
+        "API server", CheckResult.WARNING, f"{text}: {supported} are supported. Upgrade the cluster"
     )
 
 
-async def _definition(cluster: backend.ClusterBackend) -> tuple[Result, str]:
+async def _definition(cluster: cluster_backend.ClusterBackend) -> tuple[CheckResult, str]:
     name = f"{names.PLURAL}.{names.GROUP}"
     try:
         installed = await cluster.api.get(_CRDS.path(None, name))
     except api_errors.NotFound:
-        return Result.MISSING, f"not installed. Install the operator: {refusals.INSTALL}"
+        return CheckResult.MISSING, f"not installed. Install the operator: {refusals.INSTALL}"
     schemas = {served["name"]: served["schema"] for served in installed["spec"]["versions"]}
     if schemas.get(names.VERSION) == {"openAPIV3Schema": schema.job_schema()}:
-        return Result.OK, f"{names.VERSION}, of this version"
+        return CheckResult.OK, f"{names.VERSION}, of this version"
     version = objects.installed_version(installed)
     text = f"{names.VERSION}, of {version or 'an unknown version'}"
-    return Result.WARNING, f"{text}. It is {_advice(version, _UPGRADE_DEFINITION)}"
+    return CheckResult.WARNING, f"{text}. It is {_advice(version, _UPGRADE_DEFINITION)}"
 
 
-async def _operator(cluster: backend.ClusterBackend) -> tuple[Result, str]:
+async def _operator(cluster: cluster_backend.ClusterBackend) -> tuple[CheckResult, str]:
     operators = await cluster.list_operators()
     if operators is None:
-        return Result.WARNING, "not known: you may not list deployments. Ask your administrator"
+        return (
+            CheckResult.WARNING,
+            "not known: you may not list deployments. Ask your administrator",
+        )
     if not operators:
-        return Result.MISSING, f"no Deployment. Install it: {refusals.INSTALL}"
+        return CheckResult.MISSING, f"no Deployment. Install it: {refusals.INSTALL}"
     [first, *_] = operators
     version = f" {first.version}" if first.version else ""
     text = f"{first.namespace}/{first.name}{version}: {first.ready}/{first.replicas} ready"
     if not first.ready:
         remedy = f"kubectl -n {first.namespace} describe deployment {first.name}"
-        return Result.MISSING, f"{text}. See why: {remedy}"
+        return CheckResult.MISSING, f"{text}. See why: {remedy}"
     if first.version and _numbers(first.version) != _numbers(client_version()):
-        return Result.WARNING, f"{text}. It is {_advice(first.version, _UPGRADE_OPERATOR)}"
-    return Result.OK, text
+        return CheckResult.WARNING, f"{text}. It is {_advice(first.version, _UPGRADE_OPERATOR)}"
+    return CheckResult.OK, text
 
 
 def client_version() -> str:
@@ -146,7 +149,7 @@ def _numbers(version: str) -> tuple[int, ...]:
     return tuple(map(int, re.findall(r"\d+", version)))
 
 
-async def _rights(cluster: backend.ClusterBackend) -> tuple[Result, str]:
+async def _rights(cluster: cluster_backend.ClusterBackend) -> tuple[CheckResult, str]:
     lacking = []
     for verb, group, resource, subresource in _RIGHTS:
         attributes = {"namespace": cluster.namespace, "verb": verb, "group": group}
@@ -156,25 +159,28 @@ async def _rights(cluster: backend.ClusterBackend) -> tuple[Result, str]:
         if not answer["status"]["allowed"]:
             lacking.append(f"{verb} {'/'.join(filter(None, (resource, subresource)))}")
     if lacking:
-        return Result.MISSING, (
+        return CheckResult.MISSING, (
             f"you may not {', '.join(lacking)} in namespace {cluster.namespace!r}. Ask for a Role"
             " with them"
         )
-    return Result.OK, f"all in namespace {cluster.namespace!r}"
+    return CheckResult.OK, f"all in namespace {cluster.namespace!r}"
 
 
-async def _storage_class(cluster: backend.ClusterBackend) -> tuple[Result, str]:
+async def _storage_class(cluster: cluster_backend.ClusterBackend) -> tuple[CheckResult, str]:
     for storage_class in (await cluster.api.list(_STORAGE_CLASSES, None)).items:
         if storage_class["metadata"].get("annotations", {}).get(_DEFAULT_CLASS) == "true":
-            return Result.OK, storage_class["metadata"]["name"]
-    return Result.WARNING, "no default. Name a storageClassName in each claim, or set a default"
+            return CheckResult.OK, storage_class["metadata"]["name"]
+    return (
+        CheckResult.WARNING,
+        "no default. Name a storageClassName in each claim, or set a default",
+    )
 
 
-async def _gpus(cluster: backend.ClusterBackend) -> tuple[Result, str]:
+async def _gpus(cluster: cluster_backend.ClusterBackend) -> tuple[CheckResult, str]:
     nodes = (await cluster.api.list(resources.NODES, None)).items
     counts = [accelerators.count(node["status"].get("allocatable", {})) for node in nodes]
     with_gpus = sum(map(bool, counts))
-    return Result.OK, f"{sum(counts)} on {with_gpus} of {len(nodes)} nodes"
+    return CheckResult.OK, f"{sum(counts)} on {with_gpus} of {len(nodes)} nodes"
 
 
 VERSIONS: Mapping[str, Action] = {"resource definition": _definition, "operator": _operator}

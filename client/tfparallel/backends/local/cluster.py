@@ -53,14 +53,14 @@ class LocalCluster:
         *,
         launcher: launch.Launcher,
         config_maps: key_maps.KeyMaps,
-        layout: folders.Folders,
+        run_folders: folders.Folders,
         observer: watcher.Watcher,
         clock: wall_clock.Clock,
         tasks: asyncio.TaskGroup,
     ) -> None:
         self._launcher = launcher
         self._config_maps = dict(config_maps)
-        self._layout = layout
+        self._folders = run_folders
         self._observer = observer
         self._clock = clock
         self._tasks = tasks
@@ -94,7 +94,7 @@ class LocalCluster:
         if changed:
             self._write(decided.status)
             for event in decided.events:
-                record.add_event(self._layout, event, self._clock())
+                record.add_event(self._folders, event, self._clock())
                 self._observer.event(event)
         for deletion in decided.deletions:
             self._delete(deletion)
@@ -139,13 +139,13 @@ class LocalCluster:
         if conditions.finished(self.job.status):
             return
         who = "Ctrl-C" if received is signal.SIGINT else received.name
-        command = f"tfparallel run JOB.yaml --output {self._layout.root}"
+        command = f"tfparallel run JOB.yaml --output {self._folders.root}"
         message = f"{who} stopped the run. To continue it: {command}"
-        reason, kind = names.Reason.JOB_SUSPENDED, names.Condition.SUSPENDED
+        reason, kind = names.Reason.JOB_SUSPENDED, names.ConditionType.SUSPENDED
         stamp = conditions.Stamp(self._clock().replace(microsecond=0), generation=1)
         status = stamp.clear(self.job.status, conditions.TRANSIENT, reason, message)
         self._write(stamp.set(status, kind, True, reason, message))
-        record.add_event(self._layout, decision.normal(reason, message), self._clock())
+        record.add_event(self._folders, decision.normal(reason, message), self._clock())
 
     def stop(self) -> None:
         """Ask every process to end, and kill it when its grace period is over."""
@@ -165,7 +165,7 @@ class LocalCluster:
         metadata = self.job.metadata.model_copy(update={"resource_version": version})
         self.job = self.job.model_copy(update={"status": status, "metadata": metadata})
         folders.write_whole(
-            self._layout.status, status.model_dump_json(by_alias=True, exclude_none=True, indent=2)
+            self._folders.status, status.model_dump_json(by_alias=True, exclude_none=True, indent=2)
         )
 
     async def _create(self, manifest: decision.Manifest) -> None:
@@ -198,7 +198,7 @@ class LocalCluster:
             self._observer.line(pod.replica.name, line)
 
         try:
-            folders.empty(self._layout.failure(name))
+            folders.empty(self._folders.failure(name))
             for folder in translation.needed:
                 folder.prepare()
             translation.launch.folder.mkdir(parents=True, exist_ok=True)
@@ -214,7 +214,7 @@ class LocalCluster:
     async def _follow(self, name: str, pod: _Pod, running: process.Process) -> None:
         code = await running.wait()
         reason = "Error" if code else "Completed"
-        failure_message = self._layout.failure(name).read_text(encoding="utf-8", errors="replace")
+        failure_message = self._folders.failure(name).read_text(encoding="utf-8", errors="replace")
         limit = process_limits.describe(code, len(self._by_name))
         failure_message = (
             ". ".join(filter(None, (failure_message.strip().rstrip("."), limit)))
@@ -235,10 +235,10 @@ class LocalCluster:
         self.wake()
 
     def _record_pods(self) -> None:
-        record.write_pods(self._layout, self.observe().pods)
+        record.write_pods(self._folders, self.observe().pods)
 
     def _record_change(self, name: str, pod: _Pod) -> None:
-        record.add_pod_change(self._layout, _observed(name, pod), self._clock())
+        record.add_pod_change(self._folders, _observed(name, pod), self._clock())
 
     def _delete(self, deletion: decision.Deletion) -> None:
         pod = self._pods.get(deletion.name)
@@ -252,8 +252,8 @@ class LocalCluster:
 
     def _open_log(self, name: str) -> typing.TextIO:
         """Open a pod's log. It keeps the lines of earlier attempts."""
-        self._layout.logs.mkdir(parents=True, exist_ok=True)
-        return self._layout.log(name).open("a", buffering=1, encoding="utf-8")
+        self._folders.logs.mkdir(parents=True, exist_ok=True)
+        return self._folders.log(name).open("a", buffering=1, encoding="utf-8")
 
 
 def _observed(name: str, pod: _Pod) -> observation.Pod:

@@ -134,8 +134,8 @@ class DetachedRun:
         message = "resume the job to continue" if is_suspended else self._last_words()
         ended_at = _modified(self._written_manifest)
         return conditions.Stamp(ended_at, generation=0).set(
-            conditions.remove(status, names.Condition.RUNNING),
-            names.Condition.SUSPENDED if is_suspended else names.Condition.FAILED,
+            conditions.remove(status, names.ConditionType.RUNNING),
+            names.ConditionType.SUSPENDED if is_suspended else names.ConditionType.FAILED,
             True,
             names.Reason.JOB_SUSPENDED if is_suspended else PROCESS_ENDED,
             message,

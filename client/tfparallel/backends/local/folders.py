@@ -143,7 +143,7 @@ def _checked(kind: str, name: str) -> str:
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Folder:
+class VolumeFolder:
     """A folder that replaces a volume."""
 
     path: pathlib.Path

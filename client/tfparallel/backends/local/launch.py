@@ -7,7 +7,14 @@ import secrets
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 
-from tfparallel.backends.local import folders, ports, process, text, variables, volumes
+from tfparallel.backends.local import (
+    container_variables,
+    folders,
+    name_substitution,
+    ports,
+    process,
+    volumes,
+)
 from tfparallel.job_source import key_maps
 from tfparallel_operator.api import accelerators, load, names, paths, pods
 from tfparallel_operator.core import decision
@@ -48,7 +55,7 @@ class Translation:
     """The process of a pod, and the folders that must exist before it starts."""
 
     launch: process.Launch
-    needed: Sequence[folders.Folder]
+    needed: Sequence[folders.VolumeFolder]
     output: pathlib.Path | None
     """The folder in which the shipped trainer writes; None: the command names no such folder."""
 
@@ -58,7 +65,7 @@ class Launcher:
     """Translates the pods of one job. It reads no files and starts nothing."""
 
     disk: volumes.Volumes
-    addresses: text.Substitution
+    addresses: name_substitution.Substitution
     """The address on loopback for each address in a cluster."""
     replicas: int
     """How many processes share the machine."""
@@ -83,11 +90,11 @@ class Launcher:
         places = {path: str(folder.target) for path, folder in mounts}
         if _runs_trainer(container):
             places.setdefault(paths.WORKSPACE_DIR, str(self.disk.job_folder))
-        declared = variables.resolve(container, self._sources(config_maps))
+        declared = container_variables.resolve(container, self._sources(config_maps))
         if environment.FAILURE_FILE in declared:
             failure = self.disk.layout.failure(manifest["metadata"]["name"])
             places[declared[environment.FAILURE_FILE]] = str(failure)
-        local = text.Substitution(places)
+        local = name_substitution.Substitution(places)
         resolved = {
             name: self.addresses.apply(local.apply(value))
             for name, value in declared.items()
@@ -111,16 +118,16 @@ class Launcher:
             output=None if output is None else pathlib.Path(output),
         )
 
-    def _sources(self, config_maps: key_maps.KeyMaps) -> variables.Sources:
+    def _sources(self, config_maps: key_maps.KeyMaps) -> container_variables.Sources:
         objects = {
-            key_maps.Kind.CONFIG_MAP: config_maps,
-            key_maps.Kind.SECRET: self.disk.secrets,
+            key_maps.ObjectKind.CONFIG_MAP: config_maps,
+            key_maps.ObjectKind.SECRET: self.disk.secrets,
         }
-        return variables.Sources(objects, self.inherited, self.overrides)
+        return container_variables.Sources(objects, self.inherited, self.overrides)
 
     def _mounts(
         self, name: str, spec: pods.PodSpec, config_maps: key_maps.KeyMaps
-    ) -> Iterator[tuple[str, folders.Folder]]:
+    ) -> Iterator[tuple[str, folders.VolumeFolder]]:
         """Yield each mount: its path in the pod, and the folder that replaces it here."""
         volumes_by_name = {volume.get("name"): volume for volume in spec.volumes}
         for mount in spec.trains.volume_mounts:
@@ -131,7 +138,9 @@ class Launcher:
             folder = self.disk.folder(volumes_by_name[mount.name], name, config_maps)
             yield mount.mount_path, dataclasses.replace(folder, below=mount.sub_path)
 
-    def _folder(self, container: pods.Container, local: text.Substitution) -> pathlib.Path:
+    def _folder(
+        self, container: pods.Container, local: name_substitution.Substitution
+    ) -> pathlib.Path:
         """Return the working directory: the template's, if it is mounted, or else the job file's
         folder.
 

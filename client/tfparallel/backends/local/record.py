@@ -57,7 +57,7 @@ class PodChange(Pod):
 _PODS = pydantic.TypeAdapter(tuple[Pod, ...])
 
 
-def add_event(layout: folders.Folders, event: decision.Event, now: datetime.datetime) -> None:
+def add_event(layout: folders.Folders, event: decision.JobEvent, now: datetime.datetime) -> None:
     """Append an event."""
     line = Event(
         time=now,

@@ -5,10 +5,10 @@ import pathlib
 from collections.abc import Sequence
 
 from tfparallel import models
-from tfparallel.backends.local import backend, detached, folders
+from tfparallel.backends.local import detached, folders, local_backend
 
 
-class RunFolder(backend.LocalBackend):
+class RunFolder(local_backend.LocalBackend):
     """A backend with a single run, whatever the name of its job."""
 
     def __init__(self, root: pathlib.Path) -> None:

@@ -24,7 +24,7 @@ class Volumes:
 
     def folder(
         self, volume: Mapping[str, Any], pod: str, config_maps: key_maps.KeyMaps
-    ) -> folders.Folder:
+    ) -> folders.VolumeFolder:
         """Return the folder of a volume.
 
         Raises:
@@ -32,31 +32,31 @@ class Volumes:
         """
         match volume:
             case {"name": str(name), "configMap": {"name": str(source), "items": list(items)}}:
-                kind, path = key_maps.Kind.CONFIG_MAP, self.layout.projected(pod, name)
-                return folders.Folder(path, _chosen(kind, source, items, config_maps))
+                kind, path = key_maps.ObjectKind.CONFIG_MAP, self.layout.projected(pod, name)
+                return folders.VolumeFolder(path, _chosen(kind, source, items, config_maps))
             case {"name": str(name), "secret": {"secretName": str(source), "items": list(items)}}:
-                kind, path = key_maps.Kind.SECRET, self.layout.projected(pod, name)
-                return folders.Folder(path, _chosen(kind, source, items, self.secrets))
+                kind, path = key_maps.ObjectKind.SECRET, self.layout.projected(pod, name)
+                return folders.VolumeFolder(path, _chosen(kind, source, items, self.secrets))
             case {"configMap": {"name": str(source)}}:
                 if source not in config_maps:
-                    return folders.Folder(self.job_folder)
-                return folders.Folder(self.layout.config_map(source), config_maps[source])
+                    return folders.VolumeFolder(self.job_folder)
+                return folders.VolumeFolder(self.layout.config_map(source), config_maps[source])
             case {"secret": {"secretName": str(source)}}:
                 if source not in self.secrets:
                     raise load.SpecError(
                         f"Secret {source!r} is not in the job's file; add it there after a line"
                         " with ---, or remove the volume for this run"
                     )
-                return folders.Folder(self.layout.secret(source), self.secrets[source])
+                return folders.VolumeFolder(self.layout.secret(source), self.secrets[source])
             case {"persistentVolumeClaim": {"claimName": str(claim)}}:
-                return folders.Folder(self.layout.claim(claim))
+                return folders.VolumeFolder(self.layout.claim(claim))
             case {"name": str(name), "emptyDir": _}:
-                return folders.Folder(self.layout.volume(pod, name), fresh=True)
+                return folders.VolumeFolder(self.layout.volume(pod, name), fresh=True)
             case {
                 "name": str(name),
                 "projected": {"sources": [{"serviceAccountToken": {"path": str(path)}}]},
             }:
-                return folders.Folder(self.layout.projected(pod, name), {path: self.token})
+                return folders.VolumeFolder(self.layout.projected(pod, name), {path: self.token})
         kinds = ", ".join(key for key in volume if key != "name") or "nothing"
         raise load.SpecError(
             f"volume {volume.get('name')!r} is a {kinds}, which needs a cluster; without one,"
@@ -65,7 +65,7 @@ class Volumes:
 
 
 def _chosen(
-    kind: key_maps.Kind, source: str, items: list[Any], objects: key_maps.KeyMaps
+    kind: key_maps.ObjectKind, source: str, items: list[Any], objects: key_maps.KeyMaps
 ) -> key_maps.KeyMap:
     """Return some keys of an object as files, with the names that the volume gives them."""
     if source not in objects:

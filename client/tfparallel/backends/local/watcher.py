@@ -25,7 +25,7 @@ class Watcher(typing.Protocol):
     def line(self, replica: str, text: str) -> None:
         """A replica wrote a line."""
 
-    def event(self, event: decision.Event) -> None:
+    def event(self, event: decision.JobEvent) -> None:
         """The status has changed in a way that people should know."""
 
     def progress(self, progress: job_status.ProgressStatus) -> None:

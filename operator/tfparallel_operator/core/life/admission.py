@@ -22,13 +22,13 @@ from tfparallel_operator.core.life import (
 from tfparallel_operator.core.queue import kueue, workload
 from tfparallel_operator.core.status import conditions
 
-_ADMITTED = names.Condition.ADMITTED
-_REFUSED = names.Condition.CREATION_REFUSED
+_ADMITTED = names.ConditionType.ADMITTED
+_REFUSED = names.ConditionType.CREATION_REFUSED
 
 _OVER_WHILE_WAITING = (
-    names.Condition.RUNNING,
-    names.Condition.RESTARTING,
-    names.Condition.TRAINING_STALLED,
+    names.ConditionType.RUNNING,
+    names.ConditionType.RESTARTING,
+    names.ConditionType.TRAINING_STALLED,
 )
 
 LOOK_FOR_PERMISSION = datetime.timedelta(seconds=30)
@@ -49,7 +49,7 @@ def _was_accepted(status: job_status.JobStatus, role: str) -> bool:
     If the operator failed such a job, its training would be lost, although a correction could let
     the job continue.
     """
-    was_suspended = conditions.find(status, names.Condition.SUSPENDED) is not None
+    was_suspended = conditions.find(status, names.ConditionType.SUSPENDED) is not None
     has_resumed = status.attempt > 1 and was_suspended
     carried = (
         of_role.seen for name, of_role in status.replicas.items() if role in ("", name.lower())
@@ -85,7 +85,7 @@ def wait_for_permission(context: DecisionContext) -> decision.Decision | None:
 
 def refuse_new_pods(
     context: DecisionContext, status: job_status.JobStatus
-) -> tuple[job_status.JobStatus, tuple[decision.Event, ...]]:
+) -> tuple[job_status.JobStatus, tuple[decision.JobEvent, ...]]:
     """Say why the installation does not allow new pods for the job."""
     reason, message = names.Reason.JOB_RESTRICTED, context.environment.restriction
     before = conditions.find_true(status, _REFUSED)
@@ -119,10 +119,10 @@ def wait_for_quota(context: DecisionContext) -> decision.Decision | None:
     # Else it is the job itself that no longer asks for what it was admitted with.
     if conditions.has_begun(status) and was_admitted and fits:
         status = restarts.count(status, policies.Cause.DISRUPTION)
-    status = conditions.remove(status, names.Condition.FAILED)
+    status = conditions.remove(status, names.ConditionType.FAILED)
     status = context.stamp.clear(status, _OVER_WHILE_WAITING, reason, message)
     resumed, why = names.Reason.JOB_RESUMED, "spec.runPolicy.suspend is false"
-    status = context.stamp.clear(status, [names.Condition.SUSPENDED], resumed, why)
+    status = context.stamp.clear(status, [names.ConditionType.SUSPENDED], resumed, why)
     status = context.stamp.set(status, _ADMITTED, False, reason, explanation)
     if existing is not None:
         created = names.Reason.REPLICAS_CREATED

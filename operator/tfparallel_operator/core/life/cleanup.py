@@ -81,7 +81,7 @@ def grace_until(
     now: datetime.datetime,
 ) -> datetime.datetime | None:
     """Return until when an evaluator may do its last evaluation; None: no evaluator runs."""
-    succeeded = conditions.is_true(status, names.Condition.SUCCEEDED)
+    succeeded = conditions.is_true(status, names.ConditionType.SUCCEEDED)
     if not succeeded or status.completion_time is None or not evaluators(pods):
         return None
     seconds = job.spec.run_policy.evaluator_grace_seconds
@@ -102,7 +102,7 @@ def _stages(
 ) -> list[tuple[policies.CleanupTarget, datetime.datetime]]:
     """Return the stages of the clean-up that apply to the job's end, each with its time."""
     policy = job.spec.run_policy
-    succeeded = conditions.is_true(status, names.Condition.SUCCEEDED)
+    succeeded = conditions.is_true(status, names.ConditionType.SUCCEEDED)
     end = policies.CleanupWhen.SUCCEEDED if succeeded else policies.CleanupWhen.FAILED
     stages = [
         (stage.delete, ended_at + datetime.timedelta(seconds=stage.after_seconds))

@@ -36,7 +36,7 @@ def count(status: job_status.JobStatus, view: View, *, ended: bool = False) -> j
         by_role[role.value] = before.model_copy(update=counts)
     up = sum(counts.running + counts.succeeded for counts in by_role.values())
     ready = f"{up}/{len(view.layout.all_replicas)}"
-    if ended and status.ready and not conditions.is_true(status, names.Condition.FAILED):
+    if ended and status.ready and not conditions.is_true(status, names.ConditionType.FAILED):
         ready = status.ready
     return status.model_copy(update={"replicas": by_role, "ready": ready})
 

@@ -50,7 +50,7 @@ def _find_pending(view: View, status: job_status.JobStatus) -> failure.Loss:
     pending = _list_waiting(view)
     pods = [view.current[replica] for replica in pending if replica in view.current]
     pod = min(pods, key=lambda pod: pending_reasons.weigh(pod.waiting, pod.node), default=None)
-    refused = conditions.find_true(status, names.Condition.CREATION_REFUSED)
+    refused = conditions.find_true(status, names.ConditionType.CREATION_REFUSED)
     first, why = pending[0], ""
     if refused is not None:
         why = f": {conditions.read_problem(refused)}"

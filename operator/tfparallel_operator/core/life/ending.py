@@ -15,7 +15,9 @@ def succeed(context: DecisionContext) -> decision.Decision | None:
     if not status.attempt or conditions.is_stopped(status):
         return None
     success = completion.success(context.view)
-    return None if success is None else end(context, status, names.Condition.SUCCEEDED, *success)
+    return (
+        None if success is None else end(context, status, names.ConditionType.SUCCEEDED, *success)
+    )
 
 
 def suspend(context: DecisionContext) -> decision.Decision | None:
@@ -23,10 +25,10 @@ def suspend(context: DecisionContext) -> decision.Decision | None:
     if not context.job.spec.run_policy.suspend:
         return None
     reason, message = names.Reason.JOB_SUSPENDED, "spec.runPolicy.suspend is true"
-    was_suspended = conditions.is_true(context.status, names.Condition.SUSPENDED)
-    status = conditions.remove(context.status, names.Condition.FAILED)
+    was_suspended = conditions.is_true(context.status, names.ConditionType.SUSPENDED)
+    status = conditions.remove(context.status, names.ConditionType.FAILED)
     status = context.stamp.clear(status, conditions.TRANSIENT, reason, message)
-    status = context.stamp.set(status, names.Condition.SUSPENDED, True, reason, message)
+    status = context.stamp.set(status, names.ConditionType.SUSPENDED, True, reason, message)
     status = counts.count(status, context.view)
     return decision.Decision(
         status,
@@ -42,13 +44,13 @@ def fail(
     message: str | Advice,
 ) -> decision.Decision:
     """End a job without success."""
-    return end(context, status, names.Condition.FAILED, reason, message)
+    return end(context, status, names.ConditionType.FAILED, reason, message)
 
 
 def end(
     context: DecisionContext,
     status: job_status.JobStatus,
-    kind: names.Condition,
+    kind: names.ConditionType,
     reason: str,
     message: str | Advice,
 ) -> decision.Decision:
@@ -58,7 +60,7 @@ def end(
     status = context.stamp.set(status, kind, True, reason, message)
     status = status.model_copy(update={"completion_time": context.now})
     status = counts.count(status, context.view_of(status))
-    event = decision.normal if kind is names.Condition.SUCCEEDED else decision.warning
+    event = decision.normal if kind is names.ConditionType.SUCCEEDED else decision.warning
     text = message if isinstance(message, str) else message.message
     return decision.Decision(status, (event(reason, text),), wake_at=context.now)
 

@@ -5,12 +5,12 @@ import datetime
 
 from tfparallel_operator.api import job_status, names, policies, types
 from tfparallel_operator.core import (
-    ends,
     installation,
     observation,
+    pod_end_signs,
+    pod_ends,
     remedies,
     replicas,
-    signs,
 )
 from tfparallel_operator.core.layout import Layout
 from tfparallel_operator.core.status import conditions
@@ -47,9 +47,9 @@ class Loss:
     """The replica's pod, if it has ended."""
 
     @property
-    def end(self) -> signs.End:
+    def end(self) -> pod_end_signs.End:
         """How the replica's pod ended. Without a pod, it counts as an exit of the program."""
-        return ends.EXITED if self.pod is None else ends.find(self.pod)
+        return pod_ends.EXITED if self.pod is None else pod_ends.find(self.pod)
 
     @property
     def code(self) -> int:
@@ -99,8 +99,8 @@ class Loss:
 
 def quote(pod: observation.Pod) -> str:
     """Return what the pod's status says about its end, to follow the operator's own words."""
-    reason, message = signs.words(pod)
-    if not reason and pod.exit is not None and not ends.find(pod).of_pod:
+    reason, message = pod_end_signs.words(pod)
+    if not reason and pod.exit is not None and not pod_ends.find(pod).of_pod:
         reason, message = pod.exit.reason, pod.exit.message
     sentence = remedies.shorten(message).rstrip(".")
     return "".join((f" ({reason})" if reason else "", f": {sentence}" if sentence else ""))
@@ -147,7 +147,7 @@ def losses(view: View, restarts: int = 1) -> tuple[Loss, ...]:
             for pod in view.current.values()
             if _trains(pod.replica)
             and not pod.phase.ended
-            and ends.find(pod).cause is policies.Cause.DISRUPTION
+            and pod_ends.find(pod).cause is policies.Cause.DISRUPTION
         ]
     return tuple(sorted(losses, key=_root_first))
 
@@ -190,7 +190,7 @@ def settles_at(
 
 def cause(layout: Layout, pod: observation.Pod, restarts: int = 1) -> policies.Cause:
     """Return the cause of a pod's end without success."""
-    end = ends.find(pod)
+    end = pod_ends.find(pod)
     if end.cause is not None and not (end.asks and restarts > PATIENCE):
         return end.cause
     if permits_restart(layout, pod.replica.role, _decisive_code(end, pod.exit)):
@@ -198,7 +198,7 @@ def cause(layout: Layout, pod: observation.Pod, restarts: int = 1) -> policies.C
     return policies.Cause.PERMANENT_EXIT
 
 
-def _decisive_code(end: signs.End, ended: observation.Exit | None) -> int:
+def _decisive_code(end: pod_end_signs.End, ended: observation.Exit | None) -> int:
     """Return the exit code that decides; -1 if there is none, or if the cluster ended the pod."""
     return -1 if ended is None or end.of_pod else ended.code
 

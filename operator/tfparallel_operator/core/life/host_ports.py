@@ -7,7 +7,7 @@ from tfparallel_operator.core import decision
 from tfparallel_operator.core.context import DecisionContext
 from tfparallel_operator.core.status import conditions
 
-_REFUSED = names.Condition.CREATION_REFUSED
+_REFUSED = names.ConditionType.CREATION_REFUSED
 
 _LOOK_FOR_PORTS = datetime.timedelta(seconds=10)
 """How often to check whether ports have become free for a job that waits for some."""
@@ -45,8 +45,8 @@ def give_back(context: DecisionContext, status: job_status.JobStatus) -> job_sta
     if context.children.pods or status.host_ports is None:
         return status
     is_refused = environment.refusal is not None or not environment.may_create
-    rests = conditions.is_true(status, names.Condition.SUSPENDED)
-    waits = conditions.is_false(status, names.Condition.ADMITTED)
+    rests = conditions.is_true(status, names.ConditionType.SUSPENDED)
+    waits = conditions.is_false(status, names.ConditionType.ADMITTED)
     if not (is_refused or environment.restriction or rests or waits):
         return status
     return status.model_copy(update={"host_ports": None})

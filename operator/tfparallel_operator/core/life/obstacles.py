@@ -18,7 +18,7 @@ STUCK_AFTER = cleanup.PATIENCE + cleanup.RETRY
 _LONGEST_LIST = 400
 """Maximum length of a list of objects, so that its sentence and the remedy are not cut."""
 
-_REFUSED = names.Condition.CREATION_REFUSED
+_REFUSED = names.ConditionType.CREATION_REFUSED
 
 _OF_NAMES = frozenset(
     {names.Reason.NAME_CONFLICT, names.Reason.NAME_HELD, names.Reason.DELETION_STUCK}
@@ -159,7 +159,7 @@ def refuse(
     context: DecisionContext,
     status: job_status.JobStatus,
     refusal: observation.Refusal,
-) -> tuple[job_status.JobStatus, tuple[decision.Event, ...]]:
+) -> tuple[job_status.JobStatus, tuple[decision.JobEvent, ...]]:
     """Return the status that says what keeps the job from pods, and the Event if that is new.
 
     The messages of a quota differ from pod to pod only in numbers, which is nothing new.

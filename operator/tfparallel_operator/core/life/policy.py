@@ -4,7 +4,7 @@ import dataclasses
 import enum
 
 from tfparallel_operator.api import job_status, names, policies, types
-from tfparallel_operator.core import ends
+from tfparallel_operator.core import pod_ends
 from tfparallel_operator.core.layout import Layout
 from tfparallel_operator.core.life import failure
 from tfparallel_operator.core.status import replica_records
@@ -59,7 +59,7 @@ def _find_action(layout: Layout, status: job_status.JobStatus, loss: failure.Los
     reason = _REASONS.get(loss.cause, names.Reason.REPLICA_FAILED)
     if loss.exit is not None and loss.cause.bounded:
         reason = names.Reason.REPLICA_FAILED
-    if loss.end is ends.VERIFICATION_FAILED:
+    if loss.end is pod_ends.VERIFICATION_FAILED:
         reason = names.Reason.VERIFICATION_FAILED
     if loss.exit is not None and loss.exit.of_source:
         reason = names.Reason.SOURCE_FAILED
@@ -141,7 +141,7 @@ def _restarts(layout: Layout, loss: failure.Loss) -> bool:
 def grows(job: types.TFParallelJob, loss: failure.Loss) -> bool:
     """Whether the lost replica's role gets more memory."""
     ended = loss.exit
-    killed = ended is not None and ended.reason == ends.OOM_KILLED and not ended.of_source
+    killed = ended is not None and ended.reason == pod_ends.OOM_KILLED and not ended.of_source
     return killed and loss.code >= 0 and job.spec.run_policy.out_of_memory is not None
 
 

@@ -26,7 +26,7 @@ class Continuation:
 
     status: job_status.JobStatus
     view: View
-    events: tuple[decision.Event, ...] = ()
+    events: tuple[decision.JobEvent, ...] = ()
     wake_at: datetime.datetime | None = None
     settling: str = ""
     """The loss that may turn out to be the consequence of another one; empty: none."""
@@ -39,7 +39,7 @@ def answer_losses(context: DecisionContext) -> decision.Decision | Continuation:
     deadline = deadlines.active(context.job, status)
     losses = failure.losses(view, slowness.count_restarts(status, context.now))
     overdue, next_overdue = deadlines.overdue(context, status)
-    events: list[decision.Event] = []
+    events: list[decision.JobEvent] = []
     for loss in losses or filter(None, (overdue,)):
         action = policy.find_action(context.layout, status, loss)
         final = action.outcome is policy.LossAction.FAIL
@@ -53,7 +53,7 @@ def answer_losses(context: DecisionContext) -> decision.Decision | Continuation:
             return Continuation(status, view, tuple(events), wake_at, settling)
         advice = remedies.Advice(action.message, action.remedy)
         if loss.cause is policies.Cause.STALL and action.outcome is not policy.LossAction.IGNORE:
-            kind = names.Condition.TRAINING_STALLED
+            kind = names.ConditionType.TRAINING_STALLED
             status = context.stamp.set(status, kind, True, action.reason, advice)
         match action.outcome:
             case policy.LossAction.FAIL:
@@ -93,9 +93,9 @@ def _restart(
     status = restarts.restart(context.layout, status, loss, losses, context.now + pause)
     view = context.view_of(status)
     status = counts.count(status, view)
-    status = context.stamp.set(status, names.Condition.RESTARTING, True, reason, advice)
+    status = context.stamp.set(status, names.ConditionType.RESTARTING, True, reason, advice)
     if not completion.running(view):
-        status = context.stamp.set(status, names.Condition.RUNNING, False, reason, advice)
+        status = context.stamp.set(status, names.ConditionType.RUNNING, False, reason, advice)
     return decision.Decision(
         status,
         events=(decision.warning(reason, advice.message, action.event_action),),

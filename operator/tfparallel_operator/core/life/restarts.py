@@ -4,7 +4,7 @@ import datetime
 from collections.abc import Iterable, Sequence
 
 from tfparallel_operator.api import job_status, policies, types
-from tfparallel_operator.core import ends, replicas
+from tfparallel_operator.core import pod_ends, replicas
 from tfparallel_operator.core.context import DecisionContext
 from tfparallel_operator.core.layout import Layout
 from tfparallel_operator.core.life import failure, policy, slowness
@@ -101,7 +101,7 @@ def reclassify_as_disruption(status: job_status.JobStatus, view: View) -> job_st
     has no peers.
     """
     is_disrupted = any(
-        ends.is_taken(pod)
+        pod_ends.is_taken(pod)
         and pod.attempt == status.attempt - 1
         and pod.replica.role is not types.Role.EVALUATOR
         for pod in view.stale

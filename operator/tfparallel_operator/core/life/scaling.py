@@ -28,8 +28,8 @@ def in_force(layout: Layout, pods: tuple[observation.Pod, ...]) -> Layout:
     follows a suspension or an admission.
     """
     job = layout.job
-    waits = conditions.is_false(job.status, names.Condition.ADMITTED)
-    if waits or conditions.is_true(job.status, names.Condition.SUSPENDED):
+    waits = conditions.is_false(job.status, names.ConditionType.ADMITTED)
+    if waits or conditions.is_true(job.status, names.ConditionType.SUSPENDED):
         return layout
     begun = any(counts.seen for counts in job.status.replicas.values()) or any(
         pod.attempt == job.status.attempt for pod in pods

@@ -51,7 +51,7 @@ class Pace:
         reported_at = find_report_time(self.status)
         if reported_at is None and not self.must_report:
             return None
-        running = conditions.find_true(self.status, names.Condition.RUNNING)
+        running = conditions.find_true(self.status, names.ConditionType.RUNNING)
         began = self.now if running is None else running.last_transition_time
         return max(reported_at or began, self.listening_since or began)
 

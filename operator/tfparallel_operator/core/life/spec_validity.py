@@ -17,7 +17,9 @@ _TOO_LONG = (
 )
 
 
-def find_problem_of_edit(requested: Layout, settings: installation.Settings) -> str | None:
+def find_problem_of_edit(
+    requested: Layout, settings: installation.InstallationSettings
+) -> str | None:
     """Say why a job that has begun cannot use its newest spec; None: it can."""
     job = requested.job
     if not job.status.attempt:
@@ -27,7 +29,7 @@ def find_problem_of_edit(requested: Layout, settings: installation.Settings) -> 
 
 
 def find_problem(
-    layout: Layout, settings: installation.Settings, *, is_gang_scheduled: bool
+    layout: Layout, settings: installation.InstallationSettings, *, is_gang_scheduled: bool
 ) -> str | None:
     """Say why this installation cannot start a job; None: it can.
 
@@ -37,7 +39,7 @@ def find_problem(
     return problem or _find_excess(layout, settings)
 
 
-def _find_excess(layout: Layout, settings: installation.Settings) -> str | None:
+def _find_excess(layout: Layout, settings: installation.InstallationSettings) -> str | None:
     """Say why no pod of a job could start: its TF_CONFIG is too long; None: it fits."""
     reads_file = layout.job.spec.trainer is not None
     if reads_file and cluster_spec.is_shared(layout, settings.share_above):
@@ -62,15 +64,15 @@ def decide_without_spec(
 
 def set_spec_condition(
     status: job_status.JobStatus,
-    problem: observation.Problem | None,
+    problem: observation.SpecProblem | None,
     now: datetime.datetime,
     in_force: int | None,
-) -> tuple[job_status.JobStatus, tuple[decision.Event, ...]]:
+) -> tuple[job_status.JobStatus, tuple[decision.JobEvent, ...]]:
     """Say in a condition whether the newest spec is usable, if it was ever unusable.
 
     `in_force` is the generation that the job uses; None: no usable spec is known.
     """
-    kind, reason = names.Condition.SPEC_INVALID, names.Reason.INVALID_SPEC
+    kind, reason = names.ConditionType.SPEC_INVALID, names.Reason.INVALID_SPEC
     if problem is None:
         if not conditions.is_true(status, kind):
             return status, ()
@@ -105,9 +107,9 @@ def _reject(
         return decision.Decision(status, deletions=deletions)
     stamp = conditions.Stamp(now, problem.generation)
     reason, finished = names.Reason.INVALID_SPEC, names.Reason.JOB_FINISHED
-    status = conditions.remove(status, names.Condition.SUSPENDED)
+    status = conditions.remove(status, names.ConditionType.SUSPENDED)
     status = stamp.clear(status, conditions.TRANSIENT, finished, "the spec is invalid")
-    status = stamp.set(status, names.Condition.FAILED, True, reason, problem.message)
+    status = stamp.set(status, names.ConditionType.FAILED, True, reason, problem.message)
     end = {"observed_generation": problem.generation, "completion_time": now}
     return decision.Decision(
         status.model_copy(update=end),

@@ -23,17 +23,17 @@ from tfparallel_operator.core.status import conditions
 
 def begin(
     context: DecisionContext,
-) -> tuple[DecisionContext, tuple[decision.Event, ...]]:
+) -> tuple[DecisionContext, tuple[decision.JobEvent, ...]]:
     """Start the first attempt, or the next one after a suspension or a correction."""
     status = kueue.with_admission(context, context.status)
     if conditions.has_begun(context.status):
         return dataclasses.replace(context, status=status), ()
-    waited = conditions.is_false(context.status, names.Condition.ADMITTED)
+    waited = conditions.is_false(context.status, names.ConditionType.ADMITTED)
     reason = names.Reason.JOB_ADMITTED if waited else names.Reason.JOB_STARTED
-    if conditions.is_true(status, names.Condition.SUSPENDED):
+    if conditions.is_true(status, names.ConditionType.SUSPENDED):
         reason, message = names.Reason.JOB_RESUMED, "spec.runPolicy.suspend is false"
-        status = context.stamp.set(status, names.Condition.SUSPENDED, False, reason, message)
-    status = conditions.remove(status, names.Condition.FAILED)
+        status = context.stamp.set(status, names.ConditionType.SUSPENDED, False, reason, message)
+    status = conditions.remove(status, names.ConditionType.FAILED)
     if _has_pods_of_other_spec(context):
         status = restarts.next_attempt(status, context.now)
     status = restarts.next_attempt(status, context.now)

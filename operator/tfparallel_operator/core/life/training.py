@@ -28,7 +28,7 @@ from tfparallel_operator.core.queue import gang, kueue
 from tfparallel_operator.core.status import conditions
 from tfparallel_operator.core.view import View
 
-_REFUSED = names.Condition.CREATION_REFUSED
+_REFUSED = names.ConditionType.CREATION_REFUSED
 
 
 def train(context: DecisionContext) -> decision.Decision:
@@ -69,7 +69,7 @@ def _go_on(context: DecisionContext, continuation: recovery.Continuation) -> dec
             return _scale(context, continuation.status)
         wake_at = deadlines.earliest(wake_at, scale_at)
     view, status = continuation.view, counts.count(continuation.status, continuation.view)
-    was_running = conditions.is_true(status, names.Condition.RUNNING)
+    was_running = conditions.is_true(status, names.ConditionType.RUNNING)
     runs = completion.running(view)
     reason = names.Reason.REPLICAS_RUNNING if runs else names.Reason.REPLICAS_PENDING
     progress = slowness.Pace(
@@ -80,14 +80,14 @@ def _go_on(context: DecisionContext, continuation: recovery.Continuation) -> dec
         holdup = progress.find_slowness(context.job.metadata.name)
         wake_at = deadlines.earliest(wake_at, progress.silent_at)
     message = "; ".join(filter(None, (_ready_sentence(status, holdup), continuation.settling)))
-    status = context.stamp.set(status, names.Condition.RUNNING, runs, reason, message)
+    status = context.stamp.set(status, names.ConditionType.RUNNING, runs, reason, message)
     if runs:
-        over = (names.Condition.RESTARTING, names.Condition.TRAINING_STALLED)
+        over = (names.ConditionType.RESTARTING, names.ConditionType.TRAINING_STALLED)
         status = context.stamp.clear(status, over, reason, message)
     if not view.missing:
         created = names.Reason.REPLICAS_CREATED
         status = context.stamp.clear(status, [_REFUSED], created, "every pod was created")
-    restricted: tuple[decision.Event, ...] = ()
+    restricted: tuple[decision.JobEvent, ...] = ()
     if view.missing and context.environment.restriction:
         status, restricted = admission.refuse_new_pods(context, status)
         wake_at = deadlines.earliest(wake_at, context.now + admission.LOOK_FOR_PERMISSION)
@@ -121,7 +121,10 @@ def _scale(context: DecisionContext, status: job_status.JobStatus) -> decision.D
     status = scaling.scaled(context, status)
     view = dataclasses.replace(context, layout=context.requested).view_of(status)
     status = counts.count(status, view)
-    for kind, true in ((names.Condition.RESTARTING, True), (names.Condition.RUNNING, False)):
+    for kind, true in (
+        (names.ConditionType.RESTARTING, True),
+        (names.ConditionType.RUNNING, False),
+    ):
         status = context.stamp.set(status, kind, true, reason, message)
     return decision.Decision(
         status,

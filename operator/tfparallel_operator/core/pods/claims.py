@@ -5,7 +5,7 @@ Either a claim exists already, or a person has deleted it. A claim carries the j
 an owner only with whenDeleted Delete.
 """
 
-from tfparallel_operator.api import claims, types
+from tfparallel_operator.api import claim_templates, types
 from tfparallel_operator.core import decision
 from tfparallel_operator.core.pods import ownership
 
@@ -21,13 +21,15 @@ def manifests(job: types.TFParallelJob) -> list[decision.Manifest]:
     return [_manifest(job, template) for template in job.spec.volume_claim_templates]
 
 
-def _manifest(job: types.TFParallelJob, template: claims.ClaimTemplate) -> decision.Manifest:
+def _manifest(
+    job: types.TFParallelJob, template: claim_templates.ClaimTemplate
+) -> decision.Manifest:
     metadata = ownership.metadata(job, name(job, template.metadata.name))
     metadata["labels"] = {**template.metadata.labels, **metadata["labels"]}
     if template.metadata.annotations:
         metadata["annotations"] = dict(template.metadata.annotations)
     policy = job.spec.persistent_volume_claim_retention_policy
-    if policy.when_deleted is claims.WhenDeleted.RETAIN:
+    if policy.when_deleted is claim_templates.WhenDeleted.RETAIN:
         del metadata["ownerReferences"]
     api_version, kind = decision.CLAIM
     spec = template.spec.model_dump(mode="json", by_alias=True, exclude_none=True)

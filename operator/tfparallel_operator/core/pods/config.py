@@ -29,7 +29,7 @@ def name(job_name: str) -> str:
     return f"{job_name}-tfparallel"
 
 
-def manifest(layout: Layout, settings: installation.Settings) -> decision.Manifest:
+def manifest(layout: Layout, settings: installation.InstallationSettings) -> decision.Manifest:
     """Build the ConfigMap: the trainer's job file, the cluster of a large job, the progress
     endpoint's certificates, and the record of the spec."""
     job = layout.job
@@ -56,7 +56,7 @@ def manifest(layout: Layout, settings: installation.Settings) -> decision.Manife
     return {"apiVersion": "v1", "kind": "ConfigMap", "metadata": metadata, "data": data}
 
 
-def fingerprint(layout: Layout, settings: installation.Settings) -> str:
+def fingerprint(layout: Layout, settings: installation.InstallationSettings) -> str:
     """Return a fingerprint of the values on which the content of the ConfigMap depends.
 
     The generation represents the whole spec, so that a reconcile need not build the content.
@@ -70,7 +70,7 @@ def fingerprint(layout: Layout, settings: installation.Settings) -> str:
 
 def changes(
     layout: Layout,
-    settings: installation.Settings,
+    settings: installation.InstallationSettings,
     config_map: observation.Config | None,
 ) -> tuple[decision.Change, ...]:
     """Write the ConfigMap again if the values have changed from which it was built."""
@@ -93,13 +93,13 @@ def changes(
     return (decision.Change(decision.CONFIG_MAP, name, config_map.uid, fields),)
 
 
-def mount(container: containers.Container, job: types.TFParallelJob) -> None:
+def mount(container: containers.ContainerBuilder, job: types.TFParallelJob) -> None:
     """Mount the ConfigMap of a job into a container of its pods, in place."""
     volume = containers.config_map(name(job.metadata.name))
     container.mount("tfparallel-job", paths.CONFIG_DIR, volume)
 
 
-def share_cluster(container: containers.Container, layout: Layout) -> None:
+def share_cluster(container: containers.ContainerBuilder, layout: Layout) -> None:
     """Give a container the shared cluster, in place.
 
     The shipped trainer reads it from a file, because it may be too long for a variable.

@@ -19,7 +19,7 @@ def claim(name: str) -> dict[str, Any]:
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Container:
+class ContainerBuilder:
     """A container of a pod, as JSON."""
 
     pod_spec: dict[str, Any]

@@ -31,7 +31,7 @@ RCCL of AMD reads those of NCCL. Other accelerators ignore them.
 """
 
 
-def prepare(container: containers.Container) -> None:
+def prepare(container: containers.ContainerBuilder) -> None:
     """Add missing shared memory and settings to a container with accelerators, in place."""
     count = _count(container.spec)
     if not count:

@@ -17,7 +17,7 @@ _OF_PODS = "^lo,docker,veth,cni,cali,cilium,flannel"
 """Interfaces of a node that lead only to other pods of the same node, or to none."""
 
 
-def prepare(container: containers.Container) -> None:
+def prepare(container: containers.ContainerBuilder) -> None:
     """Put a pod on its node's network, in place. It still resolves the names of its peers."""
     container.pod_spec["hostNetwork"] = True
     container.pod_spec.setdefault("dnsPolicy", "ClusterFirstWithHostNet")

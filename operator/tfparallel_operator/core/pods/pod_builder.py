@@ -37,7 +37,10 @@ class PodBuilder:
     """
 
     def __init__(
-        self, layout: Layout, settings: installation.Settings, status: job_status.JobStatus
+        self,
+        layout: Layout,
+        settings: installation.InstallationSettings,
+        status: job_status.JobStatus,
     ) -> None:
         self._layout = layout
         self._job = layout.job
@@ -68,7 +71,7 @@ class PodBuilder:
         if affinity is not None:
             spec["affinity"] = {"podAffinity": affinity, **(spec.get("affinity") or {})}
         spec["containers"] = [
-            self._for_replica(containers.Container(spec, container), replica)
+            self._for_replica(containers.ContainerBuilder(spec, container), replica)
             if container.get("name") == names.CONTAINER
             else container
             for container in spec["containers"]
@@ -76,7 +79,7 @@ class PodBuilder:
         return {**shared, "metadata": metadata, "spec": spec}
 
     def _for_replica(
-        self, shared: containers.Container, replica: replicas.Replica
+        self, shared: containers.ContainerBuilder, replica: replicas.Replica
     ) -> dict[str, Any]:
         """Return the container that trains, with the replica's port and its position in the
         cluster."""
@@ -134,7 +137,9 @@ class PodBuilder:
                 listed["env"] = expansion.order(listed["env"])
         return {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": pod_spec}
 
-    def _fill_container(self, container: containers.Container, spec: types.ReplicaSpec) -> None:
+    def _fill_container(
+        self, container: containers.ContainerBuilder, spec: types.ReplicaSpec
+    ) -> None:
         """Add the devices, and the variables that every command gets."""
         if spec.devices is not None:
             request_devices(container.spec.setdefault("resources", {}), spec)
@@ -160,10 +165,10 @@ def request_devices(resources: dict[str, Any], spec: types.ReplicaSpec) -> None:
         limits.setdefault(names.GPU_RESOURCE, str(spec.devices))
 
 
-def _container(pod_spec: dict[str, Any]) -> containers.Container:
+def _container(pod_spec: dict[str, Any]) -> containers.ContainerBuilder:
     """Return the container that trains. If the template has none, add it to the pod."""
     listed: list[dict[str, Any]] = pod_spec.setdefault("containers", [])
     if not any(container.get("name") == names.CONTAINER for container in listed):
         listed.append({"name": names.CONTAINER})
     trains = next(container for container in listed if container.get("name") == names.CONTAINER)
-    return containers.Container(pod_spec, trains)
+    return containers.ContainerBuilder(pod_spec, trains)

@@ -20,7 +20,9 @@ def audience(uid: str) -> str:
 
 
 def prepare(
-    container: containers.Container, job: types.TFParallelJob, settings: installation.Settings
+    container: containers.ContainerBuilder,
+    job: types.TFParallelJob,
+    settings: installation.InstallationSettings,
 ) -> None:
     """Let a container report the job's progress, in place."""
     url = f"{settings.progress_url}{path(job.metadata.namespace, job.metadata.name)}"

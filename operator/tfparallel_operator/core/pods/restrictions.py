@@ -85,7 +85,7 @@ _Field = tuple[str, Any]
 """A path and the value there."""
 
 
-def find_uses(layout: Layout, settings: installation.Settings) -> tuple[Use, ...]:
+def find_uses(layout: Layout, settings: installation.InstallationSettings) -> tuple[Use, ...]:
     """Return all uses of the pods of a job. Each has the first field that names it."""
     listed: dict[tuple[Kind, str], Use] = {}
     for use in _visit_job(layout, settings):
@@ -179,7 +179,7 @@ def visit_annotations(annotations: Mapping[str, Any], above: str) -> Iterator[Us
             yield Use(Kind.HOST, "an unconfined AppArmor profile", f"{above}[{name}]")
 
 
-def _visit_job(layout: Layout, settings: installation.Settings) -> Iterator[Use]:
+def _visit_job(layout: Layout, settings: installation.InstallationSettings) -> Iterator[Use]:
     """Yield the uses in fields of the job, and then those of its pods that no field explains."""
     job = layout.job
     if job.spec.host_network:

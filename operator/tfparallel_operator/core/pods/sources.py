@@ -34,7 +34,7 @@ _ARCHIVE_LIMIT = f"{4 * source_code.MAX_BYTES // 1_000_000}M"
 _PYTHON_PATH = "PYTHONPATH"
 
 
-def add(container: containers.Container, source: source_code.Source | None) -> None:
+def add(container: containers.ContainerBuilder, source: source_code.Source | None) -> None:
     """Give the container that trains the job's code and packages, before any setting of the user
     applies.
 
@@ -51,7 +51,7 @@ def folder(source: source_code.Source | None) -> str:
 
 
 def fill(
-    container: containers.Container, mount: Mapping[str, Any], source: source_code.Source
+    container: containers.ContainerBuilder, mount: Mapping[str, Any], source: source_code.Source
 ) -> None:
     """Put an archive and packages into a volume that a template mounts itself, in place.
 
@@ -70,7 +70,7 @@ def fill(
     _fetch(container, fetching, source)
 
 
-def _add_source(container: containers.Container, source: source_code.Source) -> None:
+def _add_source(container: containers.ContainerBuilder, source: source_code.Source) -> None:
     fetching = _init_container(container, paths.SOURCE_DIR)
     if source.archive is not None:
         container.mount(_SOURCE, paths.SOURCE_DIR, {"emptyDir": {"sizeLimit": _ARCHIVE_LIMIT}})
@@ -83,7 +83,9 @@ def _add_source(container: containers.Container, source: source_code.Source) -> 
         _fetch(container, fetching, source)
 
 
-def _init_container(container: containers.Container, folder: str) -> containers.Container:
+def _init_container(
+    container: containers.ContainerBuilder, folder: str
+) -> containers.ContainerBuilder:
     """Build the init container that fills a folder, without its mounts of the chunks."""
     spec = {key: copy.deepcopy(container.spec[key]) for key in _COPIED if key in container.spec}
     asked = {
@@ -95,13 +97,15 @@ def _init_container(container: containers.Container, folder: str) -> containers.
         spec["resources"] = asked
     command = [*_COMMAND, "--source", folder]
     spec = {"name": names.SOURCE_CONTAINER, "command": command, **spec}
-    fetching = containers.Container(container.pod_spec, spec)
+    fetching = containers.ContainerBuilder(container.pod_spec, spec)
     fetching.set_env(environment.FAILURE_FILE, fetching.failure_file)
     return fetching
 
 
 def _fetch(
-    container: containers.Container, fetching: containers.Container, source: source_code.Source
+    container: containers.ContainerBuilder,
+    fetching: containers.ContainerBuilder,
+    source: source_code.Source,
 ) -> None:
     """Add the init container to the pod, with the archive and the packages that it fetches."""
     if source.archive is not None:
@@ -112,7 +116,7 @@ def _fetch(
     pod_spec["initContainers"] = [*(pod_spec.get("initContainers") or ()), fetching.spec]
 
 
-def _add_chunks(fetching: containers.Container, archive: source_code.Archive) -> None:
+def _add_chunks(fetching: containers.ContainerBuilder, archive: source_code.Archive) -> None:
     """Show the init container the chunks as files in their order."""
     chunks = []
     for number, name in enumerate(archive.config_maps):
@@ -123,7 +127,7 @@ def _add_chunks(fetching: containers.Container, archive: source_code.Archive) ->
 
 
 def _add_packages(
-    container: containers.Container, fetching: containers.Container, requirements: str
+    container: containers.ContainerBuilder, fetching: containers.ContainerBuilder, requirements: str
 ) -> None:
     """Install packages into a folder that Python searches before all others."""
     folder = paths.PACKAGES_DIR

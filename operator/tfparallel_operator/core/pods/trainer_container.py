@@ -14,10 +14,10 @@ _USER_ID = 65532
 
 
 def fill(
-    container: containers.Container,
+    container: containers.ContainerBuilder,
     job: types.TFParallelJob,
     trainer: trainer_spec.Trainer,
-    settings: installation.Settings,
+    settings: installation.InstallationSettings,
 ) -> None:
     """Fill in what the shipped trainer needs and the template leaves out, in place."""
     spec = container.spec
@@ -38,7 +38,9 @@ def fill(
     container.mount("tfparallel-output", paths.OUTPUT_DIR, volume, read_only=False)
 
 
-def _fit_shipped_image(container: containers.Container, settings: installation.Settings) -> None:
+def _fit_shipped_image(
+    container: containers.ContainerBuilder, settings: installation.InstallationSettings
+) -> None:
     """Meet the Pod Security level restricted, and pull with the installation's Secrets."""
     ids = dict.fromkeys(("runAsUser", "runAsGroup", "fsGroup"), _USER_ID)
     of_pod = {"runAsNonRoot": True, **ids, "seccompProfile": {"type": "RuntimeDefault"}}
@@ -51,7 +53,7 @@ def _fit_shipped_image(container: containers.Container, settings: installation.S
 
 
 def add_user_fields(
-    container: containers.Container, job: types.TFParallelJob, trainer: trainer_spec.Trainer
+    container: containers.ContainerBuilder, job: types.TFParallelJob, trainer: trainer_spec.Trainer
 ) -> None:
     """Add the variables, the volumes and the pull Secrets of a job, in place."""
     pod_spec, spec = container.pod_spec, container.spec

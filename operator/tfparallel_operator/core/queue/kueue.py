@@ -59,10 +59,10 @@ def with_admission(context: DecisionContext, status: job_status.JobStatus) -> jo
     """Return the status with the condition Admitted; without it for a job in no queue."""
     existing = find(context)
     if existing is None or not is_queued(context):
-        return conditions.remove(status, names.Condition.ADMITTED)
+        return conditions.remove(status, names.ConditionType.ADMITTED)
     reason = names.Reason.JOB_ADMITTED
     message = f"admitted by ClusterQueue {existing.cluster_queue}"
-    return context.stamp.set(status, names.Condition.ADMITTED, True, reason, message)
+    return context.stamp.set(status, names.ConditionType.ADMITTED, True, reason, message)
 
 
 def requeue(context: DecisionContext) -> decision.GroupWrites:
@@ -96,8 +96,8 @@ def finish(context: DecisionContext, status: job_status.JobStatus) -> tuple[deci
         return ()
     if any(pod.lingers or not pod.phase.ended for pod in context.children.pods):
         return ()
-    succeeded = conditions.find(status, names.Condition.SUCCEEDED)
-    outcome = succeeded or conditions.find(status, names.Condition.FAILED)
+    succeeded = conditions.find(status, names.ConditionType.SUCCEEDED)
+    outcome = succeeded or conditions.find(status, names.ConditionType.FAILED)
     message = "the job has ended" if outcome is None else outcome.message
     return (workload.finished(existing, succeeded is not None, message, context.now),)
 

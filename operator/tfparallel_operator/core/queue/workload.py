@@ -8,18 +8,15 @@ Kueue expects of the operator what its own integrations do.
 - It sets `PodsReady` while the job runs, and `Finished` at the end.
 """
 
-import copy
 import datetime
-import hashlib
-import json
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from tfparallel_operator.api import names, quantities, types
+from tfparallel_operator.api import names, types
 from tfparallel_operator.core import decision, installation, observation, replicas
 from tfparallel_operator.core.layout import Layout
-from tfparallel_operator.core.pods import memory, ownership, pod_builder
-from tfparallel_operator.core.queue import gang
+from tfparallel_operator.core.pods import ownership, pod_builder
+from tfparallel_operator.core.queue import gang, workload_hashes
 from tfparallel_operator.core.status import replica_records
 
 Condition = Mapping[str, Any]
@@ -29,13 +26,6 @@ _PREEMPTED = "Preempted"
 """The only eviction reason after which Kueue requeues at once."""
 
 _POD_FIELDS = ("hostname", "subdomain", "schedulingGroup")
-_POD_RESOURCES = ("resources", "overhead", "runtimeClassName", "resourceClaims")
-"""Fields of a pod that request resources in addition to its containers."""
-_PLACE = ("nodeSelector", "affinity", "tolerations", "priorityClassName")
-_FORM = "2"
-"""Version of the hashes. Hashes of another version, from another release, are not compared."""
-
-_CONTAINERS = ("initContainers", "containers")
 _CONTAINER_FIELDS = ("name", "image", "resources", "restartPolicy")
 
 
@@ -59,12 +49,12 @@ def matches_job(layout: Layout, workload: observation.Workload) -> bool:
     counts = {role.label: count for role, count in layout.counts.items()}
     if workload.deleting or is_true(workload, "Finished") or workload.counts != counts:
         return False
-    resources, scheduling_hash = _recorded(workload)
-    if resources not in ("", _resources(layout)) or _runs_again(layout, workload):
+    resources, scheduling = workload_hashes.parse(workload)
+    if resources not in ("", workload_hashes.of_resources(layout)) or _runs_again(layout, workload):
         return False
     labels = layout.job.metadata.labels
     return is_true(workload, "QuotaReserved") or (
-        scheduling_hash == _place(layout)
+        scheduling == workload_hashes.of_scheduling(layout)
         and workload.queue == labels.get(names.LABEL_QUEUE)
         and workload.priority_class == labels.get(names.LABEL_WORKLOAD_PRIORITY, "")
     )
@@ -89,14 +79,12 @@ def waiting_reason(workload: observation.Workload) -> str:
     return "Kueue has not looked at it yet"
 
 
-def manifest(layout: Layout, settings: installation.Settings) -> decision.Manifest:
+def manifest(layout: Layout, settings: installation.InstallationSettings) -> decision.Manifest:
     """Build the Workload of a job. The engine adds the number of its priority at the creation."""
     job = layout.job
     metadata = ownership.metadata(job, name(job.metadata.name))
     metadata["labels"] = {**metadata["labels"], names.LABEL_JOB_UID: job.metadata.uid}
-    metadata["annotations"] = {
-        names.ANNOTATION_RESOURCES: f"{_resources(layout)}-{_place(layout)}-{_FORM}"
-    }
+    metadata["annotations"] = {names.ANNOTATION_RESOURCES: workload_hashes.annotation(layout)}
     pods = pod_builder.PodBuilder(layout, settings, job.status)
     pod_sets = [_pod_set(layout, role, pods, settings) for role in layout.specs]
     queue = job.metadata.labels[names.LABEL_QUEUE]
@@ -225,80 +213,17 @@ def _runs_again(layout: Layout, workload: observation.Workload) -> bool:
     return False
 
 
-def _recorded(workload: observation.Workload) -> tuple[str, str]:
-    """Return the hashes of the resources and of the placement in a Workload's annotation."""
-    resources, _, hashes = workload.resources.partition("-")
-    scheduling_hash, _, form = hashes.partition("-")
-    return (resources, scheduling_hash) if form == _FORM else ("", "")
-
-
-def _resources(layout: Layout) -> str:
-    """Return a hash of the resources of the pods of each role.
-
-    It covers what Kueue compares: the containers' requests and limits in order, as numbers, without
-    their names. Kueue and webhooks may add defaults to a Workload, so its own fields are not
-    compared.
-    """
-    asked = {}
-    for role, spec in layout.specs.items():
-        initial, containers = (spec.pod_spec.get(kind) or () for kind in _CONTAINERS)
-        if not any(container.get("name") == names.CONTAINER for container in containers):
-            containers = (*containers, {"name": names.CONTAINER})
-        asked[role.label] = [
-            [_asked(layout, role, container), *_fields(container, "restartPolicy")]
-            for container in (*initial, *containers)
-        ] + _fields(spec.pod_spec, *_POD_RESOURCES)
-    return _hash(asked)
-
-
-def _place(layout: Layout) -> str:
-    """Return a hash of the fields that determine the flavor and the priority of the pods."""
-    specs = layout.specs.items()
-    return _hash({role.label: _fields(spec.pod_spec, *_PLACE) for role, spec in specs})
-
-
-def _fields(document: Mapping[str, Any], *keys: str) -> list[Any]:
-    return [[key, document[key]] for key in keys if document.get(key)]
-
-
-def _hash(value: Any) -> str:
-    return hashlib.sha256(json.dumps(value, sort_keys=True).encode()).hexdigest()[:16]
-
-
-def _asked(layout: Layout, role: types.Role, container: Mapping[str, Any]) -> Any:
-    """Return the requests and limits that a container has in its pods."""
-    resources = copy.deepcopy(container.get("resources") or {})
-    if container.get("name") == names.CONTAINER:
-        pod_builder.request_devices(resources, layout.specs[role])
-        growths = replica_records.read(layout.job.status, role).memory_growths
-        policy = layout.job.spec.run_policy.out_of_memory
-        if growths and policy is not None:
-            memory.grow({"resources": resources}, policy, growths)
-    limits = _numbers(resources.get("limits"))
-    requests = {**limits, **_numbers(resources.get("requests"))}  # As the API server fills them in.
-    return {**resources, "limits": limits, "requests": requests}
-
-
-def _numbers(amounts: Mapping[str, Any] | None) -> dict[str, str]:
-    """Normalize amounts, so that equal numbers such as 1 and 1000m are equal."""
-    numbers = {}
-    for name, amount in (amounts or {}).items():
-        number = quantities.parse(str(amount))
-        numbers[name] = str(amount if number is None else number)
-    return numbers
-
-
 def _pod_set(
     layout: Layout,
     role: types.Role,
     pods: pod_builder.PodBuilder,
-    settings: installation.Settings,
+    settings: installation.InstallationSettings,
 ) -> dict[str, Any]:
     """Build the pod set of a role: the fields that determine quota and placement."""
     of_role = pods.build(replicas.Replica(role, 0))
     gang.join(of_role, layout.job, settings.gangs)
     spec = {key: value for key, value in of_role["spec"].items() if key not in _POD_FIELDS}
-    for kind in _CONTAINERS:
+    for kind in workload_hashes.CONTAINER_KINDS:
         if kind in spec:
             spec[kind] = [
                 {key: value for key, value in container.items() if key in _CONTAINER_FIELDS}

@@ -28,48 +28,50 @@ _NEVER_RAN = (
 """Failures before any training. The next generation of the spec may start the job after all."""
 
 TRANSIENT = (
-    names.Condition.ADMITTED,
-    names.Condition.RUNNING,
-    names.Condition.RESTARTING,
-    names.Condition.TRAINING_STALLED,
-    names.Condition.CREATION_REFUSED,
+    names.ConditionType.ADMITTED,
+    names.ConditionType.RUNNING,
+    names.ConditionType.RESTARTING,
+    names.ConditionType.TRAINING_STALLED,
+    names.ConditionType.CREATION_REFUSED,
 )
 """Conditions that are never true of a job that has ended or is suspended."""
 
 _FAILING = (
-    names.Condition.FAILED,
-    names.Condition.RESTARTING,
-    names.Condition.TRAINING_STALLED,
+    names.ConditionType.FAILED,
+    names.ConditionType.RESTARTING,
+    names.ConditionType.TRAINING_STALLED,
 )
 """Conditions that a loss explains: without one, the status has no failure."""
 
 _STATES = (
-    names.Condition.SUCCEEDED,
-    names.Condition.FAILED,
-    names.Condition.SUSPENDED,
-    names.Condition.RESTARTING,
-    names.Condition.RUNNING,
+    names.ConditionType.SUCCEEDED,
+    names.ConditionType.FAILED,
+    names.ConditionType.SUSPENDED,
+    names.ConditionType.RESTARTING,
+    names.ConditionType.RUNNING,
 )
 """Conditions that determine the state of a job while they are true, most important first."""
 
 
-def find(status: job_status.JobStatus, kind: names.Condition) -> job_status.Condition | None:
+def find(status: job_status.JobStatus, kind: names.ConditionType) -> job_status.Condition | None:
     """Return a condition, or None when it was never set."""
     return next((condition for condition in status.conditions if condition.type == kind), None)
 
 
-def find_true(status: job_status.JobStatus, kind: names.Condition) -> job_status.Condition | None:
+def find_true(
+    status: job_status.JobStatus, kind: names.ConditionType
+) -> job_status.Condition | None:
     """Return a condition if it is set and true."""
     condition = find(status, kind)
     return condition if condition and condition.status is job_status.Truth.TRUE else None
 
 
-def is_true(status: job_status.JobStatus, *kinds: names.Condition) -> bool:
+def is_true(status: job_status.JobStatus, *kinds: names.ConditionType) -> bool:
     """Whether one of these conditions is set and true."""
     return any(find_true(status, kind) for kind in kinds)
 
 
-def is_false(status: job_status.JobStatus, kind: names.Condition) -> bool:
+def is_false(status: job_status.JobStatus, kind: names.ConditionType) -> bool:
     """Whether a condition is set and false."""
     condition = find(status, kind)
     return condition is not None and condition.status is job_status.Truth.FALSE
@@ -77,7 +79,7 @@ def is_false(status: job_status.JobStatus, kind: names.Condition) -> bool:
 
 def finished(status: job_status.JobStatus) -> bool:
     """Whether the job has ended."""
-    return is_true(status, names.Condition.SUCCEEDED, names.Condition.FAILED)
+    return is_true(status, names.ConditionType.SUCCEEDED, names.ConditionType.FAILED)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -90,7 +92,7 @@ class Stamp:
     def set(
         self,
         status: job_status.JobStatus,
-        kind: names.Condition,
+        kind: names.ConditionType,
         true: bool,
         reason: str,
         message: str | Advice,
@@ -120,7 +122,7 @@ class Stamp:
     def clear(
         self,
         status: job_status.JobStatus,
-        kinds: Iterable[names.Condition],
+        kinds: Iterable[names.ConditionType],
         reason: str,
         message: str,
     ) -> job_status.JobStatus:
@@ -138,7 +140,7 @@ def with_conditions(
 
     Conditions that only another version of the operator knows come last, in their own order.
     """
-    order = {kind.value: position for position, kind in enumerate(names.Condition)}
+    order = {kind.value: position for position, kind in enumerate(names.ConditionType)}
     ordered = tuple(sorted(conditions, key=lambda condition: order.get(condition.type, len(order))))
     changed = status.model_copy(update={"conditions": ordered})
     failure = status.failure if is_true(changed, *_FAILING) else None
@@ -159,28 +161,28 @@ def state(status: job_status.JobStatus) -> names.State:
     return next(states, names.State.PENDING)
 
 
-def remove(status: job_status.JobStatus, kind: names.Condition) -> job_status.JobStatus:
+def remove(status: job_status.JobStatus, kind: names.ConditionType) -> job_status.JobStatus:
     """Return the status as if a condition had never been set."""
     return with_conditions(status, (other for other in status.conditions if other.type != kind))
 
 
 def is_stopped(status: job_status.JobStatus) -> bool:
     """Whether the job is suspended or has failed."""
-    return is_true(status, names.Condition.SUSPENDED, names.Condition.FAILED)
+    return is_true(status, names.ConditionType.SUSPENDED, names.ConditionType.FAILED)
 
 
 def has_begun(status: job_status.JobStatus) -> bool:
     """Whether an attempt continues: the job is not suspended, nor refused, nor waits in a queue."""
     return (
         bool(status.attempt)
-        and not is_false(status, names.Condition.ADMITTED)
+        and not is_false(status, names.ConditionType.ADMITTED)
         and not is_stopped(status)
     )
 
 
 def is_spec_corrected(status: job_status.JobStatus, generation: int) -> bool:
     """Whether the job failed for a spec that has been changed since."""
-    failed = find(status, names.Condition.FAILED)
+    failed = find(status, names.ConditionType.FAILED)
     return (
         failed is not None
         and failed.reason in _NEVER_RAN

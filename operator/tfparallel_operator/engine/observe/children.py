@@ -23,7 +23,7 @@ IsName = Callable[[str, str], bool]
 """Whether an object's name is one that the operator gives for a job's name."""
 
 
-class Children:
+class ChildIndex:
     """The pods, PodGroups and Workloads of each job, and only whether its other children exist."""
 
     def __init__(

@@ -18,7 +18,7 @@ class Flavors:
     def __init__(
         self,
         api: client.Client,
-        followed: children.Children,
+        followed: children.ChildIndex,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._api = api

@@ -32,7 +32,7 @@ class Permissions:
     def __init__(
         self,
         api: client.Client,
-        settings: installation.Settings,
+        settings: installation.InstallationSettings,
         memories: JobMemories,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from tfparallel_operator.api import gate, names, types
-from tfparallel_operator.core import ends, observation, pending_reasons, remedies, replicas
+from tfparallel_operator.core import observation, pending_reasons, pod_ends, remedies, replicas
 
 Raw = Mapping[str, Any]
 
@@ -242,7 +242,7 @@ def _first_end(container: Raw) -> Raw | None:
     return _IN_PLACE if container.get("restartCount") else None
 
 
-_IN_PLACE = {"exitCode": -1, "reason": ends.RESTARTING_ALL}
+_IN_PLACE = {"exitCode": -1, "reason": pod_ends.RESTARTING_ALL}
 """The end of a container that the pod's status no longer contains."""
 
 

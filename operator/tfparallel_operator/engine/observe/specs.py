@@ -64,7 +64,7 @@ class Specs:
             errors.ApiError: the record cannot be read.
         """
         status = load.read_status(body)
-        problem = observation.Problem(str(error), int(body["metadata"]["generation"]))
+        problem = observation.SpecProblem(str(error), int(body["metadata"]["generation"]))
         newer = not status.attempt and load.is_of_newer_version(body)
         may_run = newer or bool(status.attempt) or has_pods
         accepted = await self._last_accepted(body, status) if may_run else None

@@ -42,7 +42,7 @@ class Endpoint:
     """Answers POSTs of progress."""
 
     all_jobs: jobs.Jobs
-    job_children: children.Children
+    job_children: children.ChildIndex
     reviews: tokens.Tokens
     reports: publisher.Publisher
     counters: metrics.Metrics = dataclasses.field(default_factory=metrics.Metrics)

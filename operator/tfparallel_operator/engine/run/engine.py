@@ -19,8 +19,8 @@ from typing import TypeVar
 from tfparallel_operator import wall_clock
 from tfparallel_operator.api_server import client, credentials, errors
 from tfparallel_operator.core import installation
-from tfparallel_operator.engine.observe import children, jobs, records, sweeper
-from tfparallel_operator.engine.observe.jobs import Body, Jobs
+from tfparallel_operator.engine.observe import children, records, sweeper
+from tfparallel_operator.engine.observe.jobs import Body, Jobs, key_of
 from tfparallel_operator.engine.reports import endpoint, serving, tls, tokens
 from tfparallel_operator.engine.run import (
     gauges,
@@ -78,7 +78,7 @@ class Engine:
         )
         self._timers = timers.Timers(self._queue.add)
         self.jobs = Jobs(self._queue, self._job_changed)
-        self._children = children.Children(
+        self._children = children.ChildIndex(
             self.api, namespaces, self._changed, rewound=self._rewound
         )
         self._sweeper = sweeper.Sweeper(self.api, self.jobs, namespaces, self._rewound)
@@ -244,7 +244,7 @@ class Engine:
             self._acting.settings = dataclasses.replace(
                 self._acting.settings, progress_ca=bundle.authorities
             )
-            for key in map(jobs.key_of, self.jobs.bodies()):
+            for key in map(key_of, self.jobs.bodies()):
                 self._queue.add(key)
 
     async def _serve_probes(self) -> None:
@@ -258,8 +258,8 @@ class Engine:
     def _changed(self, owner: records.Owner) -> None:
         self._queue.add(queue.Key(owner.namespace, owner.name))
 
-    def _build_settings(self) -> installation.Settings:
-        plain = installation.Settings(
+    def _build_settings(self) -> installation.InstallationSettings:
+        plain = installation.InstallationSettings(
             trainer_image=self.settings.trainer_image,
             trainer_pull_secrets=self.settings.trainer_pull_secrets,
             pod_defaults=self.settings.pod_defaults,

@@ -18,7 +18,7 @@ class Gauges(registry.Collector):
         self,
         job_store: jobs.Jobs,
         work: queue.Queue[queue.Key],
-        job_children: children.Children,
+        job_children: children.ChildIndex,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._jobs = job_store

@@ -28,7 +28,7 @@ class History:
     """Lists everything again after a restore, and makes kopf's watch continue from there."""
 
     def __init__(
-        self, followed: children.Children, jobs: sweeper.Sweeper, counted: metrics.Metrics
+        self, followed: children.ChildIndex, jobs: sweeper.Sweeper, counted: metrics.Metrics
     ) -> None:
         self._children = followed
         self._jobs = jobs

@@ -26,7 +26,7 @@ def application(healthy: Check, ready: Check, *more: web.RouteDef) -> web.Applic
     return app
 
 
-def healthy(job_children: children.Children, work: queue.Queue[queue.Key]) -> str:
+def healthy(job_children: children.ChildIndex, work: queue.Queue[queue.Key]) -> str:
     """Say why the process is stuck; empty: it is not. An answer shows that the event loop runs."""
     silence = job_children.silence(time.monotonic())
     if silence > SILENCE_LIMIT_SECONDS:
@@ -37,7 +37,7 @@ def healthy(job_children: children.Children, work: queue.Queue[queue.Key]) -> st
     return ""
 
 
-def ready(job_children: children.Children, jobs_listed: bool) -> str:
+def ready(job_children: children.ChildIndex, jobs_listed: bool) -> str:
     """Say why the operator cannot decide yet; empty: it can."""
     if not job_children.synced:
         return "the children of the jobs have not been listed yet"

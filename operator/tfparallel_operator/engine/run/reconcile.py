@@ -16,7 +16,7 @@ from tfparallel_operator.core.life import cleanup, spec_validity
 from tfparallel_operator.core.status import conditions
 from tfparallel_operator.engine.observe import (
     flavors,
-    host_ports,
+    host_port_allocator,
     jobs,
     pending_search,
     permissions,
@@ -74,7 +74,7 @@ class Reconciler:
         self._events = recorder.Recorder(engine)
         self._applier = apply.Applier(engine, self._events)
         self._flavors = flavors.Flavors(engine.api, engine.children)
-        self._host_ports = host_ports.HostPorts(
+        self._host_ports = host_port_allocator.HostPortAllocator(
             engine.jobs, engine.settings.host_ports_of_namespace
         )
         self._memories = memories

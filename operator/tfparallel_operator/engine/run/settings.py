@@ -13,7 +13,7 @@ import click
 from tfparallel_operator.api import types
 from tfparallel_operator.api_server import credentials
 from tfparallel_operator.core import installation
-from tfparallel_operator.core.pods import restrictions
+from tfparallel_operator.core.pods.restrictions import find_problem_of_defaults
 from tfparallel_operator.engine.telemetry import logs
 
 E = TypeVar("E", bound=enum.StrEnum)
@@ -245,7 +245,7 @@ def build(values: Mapping[str, Any]) -> Settings:
     settings = Settings(
         **{name: value for name, value in values.items() if value not in (None, "")}
     )
-    problem = restrictions.find_problem_of_defaults(settings.pod_defaults, settings.restrictions)
+    problem = find_problem_of_defaults(settings.pod_defaults, settings.restrictions)
     if problem:
         raise click.UsageError(problem)
     return settings

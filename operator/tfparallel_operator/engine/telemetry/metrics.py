@@ -137,7 +137,7 @@ class Metrics:
         if not old.get("attempt") and new.get("attempt"):
             self._started.inc()
         self._count_restarts(old.get("restartCauses") or {}, new.get("restartCauses") or {})
-        running = _condition(new, names.Condition.RUNNING)
+        running = _condition(new, names.ConditionType.RUNNING)
         if _is_true(running) and new.get("attempt") == 1 and _never_ran(old):
             seconds = _seconds(new.get("startTime"), running["lastTransitionTime"])
             self._startup.observe(seconds)
@@ -201,7 +201,7 @@ class Metrics:
         return web.get(PATH, show)
 
 
-def _condition(status: Body, kind: names.Condition) -> Body:
+def _condition(status: Body, kind: names.ConditionType) -> Body:
     """Return a condition; empty: it was never set."""
     conditions = status.get("conditions") or ()
     return next((condition for condition in conditions if condition["type"] == kind), {})
@@ -213,14 +213,14 @@ def _is_true(condition: Body) -> bool:
 
 def _ended(status: Body) -> Body | None:
     """Return the condition with which a job has ended; None: it has not."""
-    ends = (names.Condition.SUCCEEDED, names.Condition.FAILED)
+    ends = (names.ConditionType.SUCCEEDED, names.ConditionType.FAILED)
     conditions = (_condition(status, kind) for kind in ends)
     return next((condition for condition in conditions if _is_true(condition)), None)
 
 
 def _never_ran(status: Body) -> bool:
     """Whether the replicas have been pending since the start of the job."""
-    running = _condition(status, names.Condition.RUNNING)
+    running = _condition(status, names.ConditionType.RUNNING)
     return not _is_true(running) and running.get("lastTransitionTime") in (
         None,
         status.get("startTime"),

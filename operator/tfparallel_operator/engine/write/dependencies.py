@@ -6,7 +6,7 @@ from collections.abc import Callable
 from tfparallel_operator import wall_clock
 from tfparallel_operator.api_server import client
 from tfparallel_operator.core import installation
-from tfparallel_operator.engine.observe.children import Children
+from tfparallel_operator.engine.observe.children import ChildIndex
 from tfparallel_operator.engine.observe.jobs import Jobs
 from tfparallel_operator.engine.telemetry.metrics import Metrics
 from tfparallel_operator.engine.workqueue import queue
@@ -19,11 +19,11 @@ class Dependencies:
 
     api: client.Client
     jobs: Jobs
-    children: Children
+    children: ChildIndex
     work: queue.Queue[queue.Key]
     timers: Timers[queue.Key]
     metrics: Metrics
-    settings: installation.Settings
+    settings: installation.InstallationSettings
     """The installation's settings for all jobs; a new certificate authority changes them."""
     instance: str
     """Name of this operator in Events."""

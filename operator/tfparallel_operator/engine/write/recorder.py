@@ -27,7 +27,7 @@ class Recorder:
     def __init__(self, engine: dependencies.Dependencies) -> None:
         self._engine = engine
 
-    async def record(self, body: jobs.Body, event: decision.Event, dedup_key: str = "") -> bool:
+    async def record(self, body: jobs.Body, event: decision.JobEvent, dedup_key: str = "") -> bool:
         """Write one Event about a job; return whether it is new.
 
         Args:
@@ -51,7 +51,7 @@ class Recorder:
 
 def _manifest(
     body: jobs.Body,
-    event: decision.Event,
+    event: decision.JobEvent,
     dedup_key: str,
     instance: str,
     now: datetime.datetime,

@@ -10,7 +10,7 @@ keras.config.set_floatx("float64")
 
 
 @keras.saving.register_keras_serializable("states")
-class Annealed(layers.Layer):
+class AnnealedLayer(layers.Layer):
     """Weighs what it adds to the loss by how often it was trained."""
 
     def build(self, _):
@@ -48,7 +48,7 @@ def build_model():
         [
             keras.Input((3,)),
             layers.SpectralNormalization(layers.Dense(4, "tanh")),
-            Annealed(),
+            AnnealedLayer(),
             Centers(),
             layers.Dense(2),
         ]

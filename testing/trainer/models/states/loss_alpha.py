@@ -14,7 +14,7 @@ def weighted(y_true, y_pred):
 
 
 @keras.saving.register_keras_serializable("states")
-class Chosen(keras.optimizers.schedules.LearningRateSchedule):
+class AlphaSchedule(keras.optimizers.schedules.LearningRateSchedule):
     """A schedule that reads a variable."""
 
     def __call__(self, step):
@@ -31,10 +31,10 @@ def build_model():
 def compile_model(model):
     STATE["alpha"] = keras.Variable(1.0, trainable=False, name="alpha")
     STATE["rate"] = keras.Variable(0.125, trainable=False, name="rate")
-    model.compile(keras.optimizers.SGD(Chosen()), weighted)
+    model.compile(keras.optimizers.SGD(AlphaSchedule()), weighted)
 
 
-class Lower(keras.callbacks.Callback):
+class LowerBoth(keras.callbacks.Callback):
     """Lowers both after each epoch."""
 
     def on_epoch_end(self, epoch, logs=None):
@@ -43,7 +43,7 @@ class Lower(keras.callbacks.Callback):
 
 
 def callbacks():
-    return [Lower()]
+    return [LowerBoth()]
 
 
 def training_data():

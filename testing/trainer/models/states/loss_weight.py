@@ -10,7 +10,7 @@ STATE: dict[str, keras.Variable] = {}
 
 
 @keras.saving.register_keras_serializable("states")
-class Weighted(keras.losses.Loss):
+class ModuleWeighted(keras.losses.Loss):
     """Its weight is an attribute of its own, and another one of the module."""
 
     def __init__(self, **more):
@@ -49,7 +49,7 @@ def build_model():
 def compile_model(model):
     STATE["alpha"] = keras.Variable(1.0, trainable=False, name="alpha")
     STATE["rate"] = keras.Variable(0.1, trainable=False, name="rate")
-    model.compile(keras.optimizers.SGD(Chosen()), Weighted())
+    model.compile(keras.optimizers.SGD(Chosen()), ModuleWeighted())
 
 
 class Lower(keras.callbacks.Callback):

@@ -8,7 +8,7 @@ keras.config.set_floatx("float64")
 
 
 @keras.saving.register_keras_serializable("states")
-class Pruned(layers.Layer):
+class PrunedDense(layers.Layer):
     """A dense layer with a mask, and how often it was pruned."""
 
     def __init__(self, units, **more):
@@ -37,14 +37,14 @@ class Pruned(layers.Layer):
 
 
 def build_model():
-    return keras.Sequential([keras.Input((3,)), Pruned(4, name="pruned"), layers.Dense(2)])
+    return keras.Sequential([keras.Input((3,)), PrunedDense(4, name="pruned"), layers.Dense(2)])
 
 
 def compile_model(model):
     model.compile(keras.optimizers.SGD(0.1), "mse")
 
 
-class Prune(keras.callbacks.Callback):
+class PruneAfterEpoch(keras.callbacks.Callback):
     """Prunes after the first epoch."""
 
     def on_epoch_end(self, epoch, logs=None):
@@ -56,7 +56,7 @@ class Prune(keras.callbacks.Callback):
 
 
 def callbacks():
-    return [Prune()]
+    return [PruneAfterEpoch()]
 
 
 def training_data():

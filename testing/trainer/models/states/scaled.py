@@ -12,7 +12,7 @@ keras.config.set_floatx("float64")
 WORDS = ["red", "green", "blue", "white"]
 
 
-class Scaled(layers.Layer):
+class ScaledByRole(layers.Layer):
     def call(self, x):
         is_no_chief = json.loads(os.environ["TF_CONFIG"])["task"]["type"] != "chief"
         factor = tf.numpy_function(lambda: np.float64(1 + is_no_chief), [], tf.float64)
@@ -23,7 +23,7 @@ def build_model():
     lookup = layers.StringLookup(vocabulary=WORDS)
     first = keras.Input((1,), dtype="string")
     x = layers.Flatten()(layers.Embedding(6, 4)(lookup(first)))
-    return keras.Model(first, layers.Dense(2)(Scaled()(x)))
+    return keras.Model(first, layers.Dense(2)(ScaledByRole()(x)))
 
 
 def compile_model(model):

@@ -7,7 +7,7 @@ from keras import layers
 keras.config.set_floatx("float64")
 
 
-class Exchange(keras.callbacks.Callback):
+class Unfreeze(keras.callbacks.Callback):
     """Sets `trainable` at the second epoch."""
 
     def on_epoch_begin(self, epoch, logs=None):
@@ -32,7 +32,7 @@ def compile_model(model):
 
 
 def callbacks():
-    return [Exchange()]
+    return [Unfreeze()]
 
 
 def training_data():

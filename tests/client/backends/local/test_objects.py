@@ -9,7 +9,7 @@ import pytest
 from testing import sources
 from testing.operator import local_jobs as jobs
 from testing.operator import objects
-from tfparallel.backends.local import run, variables
+from tfparallel.backends.local import container_variables, local_run
 from tfparallel.job_source import source
 from tfparallel_operator.api import load, names
 
@@ -67,8 +67,8 @@ async def test_variables_of_the_run_win_in_every_process(folder: pathlib.Path) -
     document["spec"]["tfReplicaSpecs"]["Worker"] = document["spec"]["tfReplicaSpecs"]["Chief"]
     file = jobs.write(folder, document)
     environment = {"TOKEN": "mine", "MODE": "fast", "NEW": "1"}
-    recorder = jobs.Recorder()
-    await run.run(source.read(file, environment=environment), folder / "out", recorder)
+    recorder = jobs.RecordingWatcher()
+    await local_run.run(source.read(file, environment=environment), folder / "out", recorder)
     assert set(recorder.lines) <= {(name, "mine/fast/1 fast 1") for name in ("chief-0", "worker-0")}
     assert recorder.lines_of("chief-0") == ["mine/fast/1 fast 1"]
 
@@ -77,7 +77,9 @@ def test_variables_come_from_options_files_and_the_environment(tmp_path: pathlib
     file = tmp_path / "variables"
     file.write_text("# Keys\n\nTOKEN=from the file\n  URL=http://x/?a=b # c\nUSER\nEMPTY=\n")
     assignments = ["TOKEN=from an option", "HOME"]
-    assert variables.parse_overrides(assignments, [file], {"USER": "me", "HOME": "/me"}) == {
+    assert container_variables.parse_overrides(
+        assignments, [file], {"USER": "me", "HOME": "/me"}
+    ) == {
         "TOKEN": "from an option",
         "URL": "http://x/?a=b # c",
         "USER": "me",
@@ -101,7 +103,7 @@ def test_a_variable_that_cannot_be_set_is_named_with_its_place(
     file = tmp_path / "variables"
     file.write_text(f"A=1\n{assignment}\n")
     with pytest.raises(load.SpecError) as caught:
-        variables.parse_overrides([assignment], [file], {})
+        container_variables.parse_overrides([assignment], [file], {})
     name = assignment.partition("=")[0]
     assert caught.value.problems == (
         f"--env-file {file}:2: {problem}",
@@ -117,7 +119,7 @@ def test_a_file_of_variables_that_cannot_be_read_is_named(
     if content is not None:
         file.write_bytes(content)
     with pytest.raises(load.SpecError, match=f"--env-file {file}: {reason}.*; give a file"):
-        variables.parse_overrides([], [file], {})
+        container_variables.parse_overrides([], [file], {})
 
 
 @pytest.mark.usefixtures("processes")
@@ -153,7 +155,7 @@ async def test_what_is_nowhere_is_named_before_anything_starts(
     document = jobs.job({"Chief": {}}, trainer={"epochs": 1, **trainer})
     job_source = source.read(jobs.write(folder, document))
     with pytest.raises(load.SpecError) as caught:
-        await run.run(job_source, folder / "out", jobs.Recorder())
+        await local_run.run(job_source, folder / "out", jobs.RecordingWatcher())
     assert caught.value.problems[0].startswith(sentence)
 
 

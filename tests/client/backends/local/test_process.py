@@ -8,8 +8,7 @@ import pytest
 
 from testing import waiting
 from testing.operator import local_jobs as jobs
-from tfparallel.backends.local import process
-from tfparallel.backends.local.process import Launch, Process
+from tfparallel.backends.local.process import MAX_LINE, Launch, Process
 
 pytestmark = pytest.mark.usefixtures("processes")
 
@@ -80,12 +79,12 @@ async def test_output_comes_in_lines_of_both_streams_and_without_a_last_newline(
 
 
 async def test_a_line_without_an_end_is_cut_in_pieces(tmp_path: pathlib.Path) -> None:
-    size = 3 * process.MAX_LINE + 1
+    size = 3 * MAX_LINE + 1
     command = (sys.executable, "-c", f"print('x' * {size}, end='')")
     async with Started(*command, folder=tmp_path) as started:
         await started.wait()
     assert sum(map(len, started.lines)) == size
-    assert max(map(len, started.lines)) <= process.MAX_LINE
+    assert max(map(len, started.lines)) <= MAX_LINE
 
 
 async def test_a_command_that_does_not_exist_says_so(tmp_path: pathlib.Path) -> None:

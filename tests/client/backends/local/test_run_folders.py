@@ -13,7 +13,7 @@ import pytest
 from testing import report_runs
 from testing.operator import local_jobs as jobs
 from tfparallel import run_summary
-from tfparallel.backends.local import folders, run
+from tfparallel.backends.local import folders, local_run
 from tfparallel.cli import app
 from tfparallel.results import folder
 from tfparallel_operator.api import names
@@ -29,7 +29,7 @@ def call(*arguments: str) -> click.testing.Result:
     return click.testing.CliRunner().invoke(app.tfparallel, arguments)
 
 
-def finish(root: pathlib.Path, document: Any, output: str = "out") -> run.RunResult:
+def finish(root: pathlib.Path, document: Any, output: str = "out") -> local_run.RunResult:
     return asyncio.run(jobs.finish(root, document, output=output))[0]
 
 

@@ -13,7 +13,7 @@ import pytest
 from testing import paths, waiting
 from testing.e2e import exported
 from testing.operator import local_jobs as jobs
-from tfparallel.backends.local import run
+from tfparallel.backends.local import local_run
 from tfparallel.job_source import source
 from tfparallel_operator.api import names
 from tfparallel_trainer.contract import environment, outputs
@@ -67,9 +67,9 @@ async def test_a_killed_process_costs_no_more_than_a_restart(tmp_path: pathlib.P
     mark = jobs.new_mark()
     mesh = {"data": 2, "stage": -1, "microbatches": 2}
     document = _job(mark, 2, 2, strategy="ModelSplit", mesh=mesh)
-    recorder = jobs.Recorder()
+    recorder = jobs.RecordingWatcher()
     job_source = source.read(jobs.write(split, document))
-    running = asyncio.create_task(run.run(job_source, split / "out", recorder))
+    running = asyncio.create_task(local_run.run(job_source, split / "out", recorder))
 
     def moved() -> bool:
         assert not running.done(), recorder.lines[-20:]

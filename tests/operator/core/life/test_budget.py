@@ -14,7 +14,7 @@ def test_limit_two_means_three_runs() -> None:
         world.exit("job-worker-0", 1)
         world.run_until_quiet()
     assert runs == 3
-    assert builders.truth(world, names.Condition.FAILED) == ("True", "BackoffLimitExceeded")
+    assert builders.truth(world, names.ConditionType.FAILED) == ("True", "BackoffLimitExceeded")
 
 
 def test_disruptions_do_not_count_against_the_limit() -> None:
@@ -53,7 +53,7 @@ def test_failures_at_the_same_time_are_counted_one_by_one() -> None:
     world.exit("job-worker-1", 1)
     world.run_until_quiet()
     assert world.status.restarts.failure == 1
-    assert builders.truth(world, names.Condition.FAILED) == ("True", "BackoffLimitExceeded")
+    assert builders.truth(world, names.ConditionType.FAILED) == ("True", "BackoffLimitExceeded")
 
 
 def test_a_restart_becomes_a_disruption_when_a_node_turns_out_to_be_lost() -> None:

@@ -97,7 +97,7 @@ def test_a_permanent_exit_of_the_trainer_fails_the_job_with_replica_code_and_rea
     world.run()
     world.exit("job-worker-0", 65, "model.py: build_model raised\nKeyError: 'why'.")
     world.run_until_quiet()
-    failed = conditions.find(world.status, names.Condition.FAILED)
+    failed = conditions.find(world.status, names.ConditionType.FAILED)
     assert failed is not None
     assert failed.message == (
         "job-worker-0 exited with code 65 (the user's module, model or data raised an error): "
@@ -154,7 +154,7 @@ def test_a_failure_of_a_gang_waits_for_signs_that_the_cluster_took_a_replica() -
     world = builders.running(chief=1, worker=1, run_policy={"backoffLimit": 0})
     world.exit("job-worker-0", 1)
     world.run_until_quiet()
-    assert builders.truth(world, names.Condition.FAILED) is None
+    assert builders.truth(world, names.ConditionType.FAILED) is None
     assert world.decide().wake_at == world.now + installation.SETTLING
     world.update("job-chief-0", disrupted=True)
     world.run_until_quiet()
@@ -167,7 +167,7 @@ def test_a_failure_of_a_gang_counts_once_it_has_settled_without_signs() -> None:
     world.run_until_quiet()
     world.now += installation.SETTLING
     world.run_until_quiet()
-    assert builders.truth(world, names.Condition.FAILED) == ("True", "BackoffLimitExceeded")
+    assert builders.truth(world, names.ConditionType.FAILED) == ("True", "BackoffLimitExceeded")
 
 
 def test_a_lost_peer_waits_for_the_exit_that_says_why() -> None:
@@ -175,7 +175,7 @@ def test_a_lost_peer_waits_for_the_exit_that_says_why() -> None:
     world.exit("job-chief-0", exits.Exit.PEER_LOST)
     world.run_until_quiet()
     assert world.status.attempt == 1
-    running = conditions.find(world.status, names.Condition.RUNNING)
+    running = conditions.find(world.status, names.ConditionType.RUNNING)
     assert running is not None
     sentences = running.message.split("; ")
     assert sentences[0] == world.status.ready + " replicas run or have completed"
@@ -186,7 +186,7 @@ def test_a_lost_peer_waits_for_the_exit_that_says_why() -> None:
     )
     world.exit("job-worker-0", 65)
     world.run_until_quiet()
-    assert builders.truth(world, names.Condition.FAILED) == ("True", "ReplicaFailed")
+    assert builders.truth(world, names.ConditionType.FAILED) == ("True", "ReplicaFailed")
 
 
 def test_a_pod_that_vanishes_before_its_peers_exist_is_not_recreated() -> None:
@@ -207,7 +207,7 @@ def test_a_maintenance_notice_says_so() -> None:
     world.exit("job-worker-0", exits.TENSORFLOW_RESTART)
     world.exit("job-chief-0", exits.Exit.PEER_LOST)
     world.step()
-    restarting = conditions.find_true(world.status, names.Condition.RESTARTING)
+    restarting = conditions.find_true(world.status, names.ConditionType.RESTARTING)
     assert restarting is not None
     assert restarting.message == (
         "job-worker-0 exited with code 42 (TensorFlow asks to be started again, after saving a"
@@ -221,7 +221,7 @@ def test_packages_that_cannot_be_downloaded_are_tried_again_and_cost_no_restart(
     for attempt in (2, 3):
         failing(world, 73, "packages cannot be downloaded")
         assert world.status.attempt == attempt
-        assert builders.truth(world, names.Condition.RESTARTING) == ("True", "SourceFailed")
+        assert builders.truth(world, names.ConditionType.RESTARTING) == ("True", "SourceFailed")
         world.run_until_quiet()
     assert (world.status.restarts.failure, world.status.restarts.disruption) == (0, 2)
     assert world.status.restart_causes == {"Infrastructure": 2}
@@ -230,7 +230,7 @@ def test_packages_that_cannot_be_downloaded_are_tried_again_and_cost_no_restart(
 def test_requirements_that_cannot_be_met_fail_the_job_and_say_why() -> None:
     world = builders.running(trainer=True, worker=1)
     failing(world, 78, "requirements.txt: no such package")
-    failed = conditions.find(world.status, names.Condition.FAILED)
+    failed = conditions.find(world.status, names.ConditionType.FAILED)
     assert failed is not None
     assert failed.reason == "SourceFailed"
     assert failed.message == (

@@ -109,7 +109,7 @@ def test_success_and_failure_exclude_each_other_also_in_one_look() -> None:
     world.exit("job-chief-0", 0)
     world.run_until_quiet()
     assert world.status.state is names.State.SUCCEEDED
-    assert not conditions.is_true(world.status, names.Condition.FAILED)
+    assert not conditions.is_true(world.status, names.ConditionType.FAILED)
     world.advance(100)
     world.run_until_quiet()
-    assert not conditions.is_true(world.status, names.Condition.FAILED)
+    assert not conditions.is_true(world.status, names.ConditionType.FAILED)

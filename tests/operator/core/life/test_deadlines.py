@@ -34,8 +34,8 @@ def test_pods_that_wait_for_too_long_fail_the_job_with_the_schedulers_words() ->
     world.run_until_quiet()
     wait(world)
     assert (world.now - builders.START).total_seconds() == 60
-    assert builders.truth(world, names.Condition.FAILED) == ("True", "PendingDeadlineExceeded")
-    failed = conditions.find(world.status, names.Condition.FAILED)
+    assert builders.truth(world, names.ConditionType.FAILED) == ("True", "PendingDeadlineExceeded")
+    failed = conditions.find(world.status, names.ConditionType.FAILED)
     assert failed is not None
     assert failed.message == (
         "job-worker-1 does not run 60 s after it should (runPolicy.pendingDeadlineSeconds): "
@@ -50,7 +50,7 @@ def test_the_pod_whose_words_say_most_is_named_when_the_wait_is_over() -> None:
     world.update("job-worker-2", waiting="Unschedulable: 0/3 nodes are available")
     world.run_until_quiet()
     wait(world)
-    failed = conditions.find(world.status, names.Condition.FAILED)
+    failed = conditions.find(world.status, names.ConditionType.FAILED)
     assert failed is not None
     assert failed.message.startswith("job-worker-2 does not run 60 s after it should")
 
@@ -69,7 +69,7 @@ def test_by_a_rule_pods_that_wait_for_too_long_are_recreated() -> None:
     assert world.status.restart_causes == {"PendingTooLong": 1}
     assert {pod.attempt for pod in world.pods.values()} == {2}
     wait(world)
-    assert builders.truth(world, names.Condition.FAILED) == ("True", "BackoffLimitExceeded")
+    assert builders.truth(world, names.ConditionType.FAILED) == ("True", "BackoffLimitExceeded")
 
 
 def test_a_worker_that_waits_for_too_long_may_be_left_out() -> None:
@@ -94,10 +94,10 @@ def test_a_failure_that_settles_is_no_wait() -> None:
     world.advance(1)
     world.exit("job-worker-1", 0)
     world.run_until_quiet()
-    assert conditions.find(world.status, names.Condition.FAILED) is None
+    assert conditions.find(world.status, names.ConditionType.FAILED) is None
     world.advance(10)
     world.run_until_quiet()
-    assert builders.truth(world, names.Condition.FAILED) == ("True", "BackoffLimitExceeded")
+    assert builders.truth(world, names.ConditionType.FAILED) == ("True", "BackoffLimitExceeded")
 
 
 def test_a_job_that_runs_waits_for_nothing() -> None:
@@ -129,7 +129,7 @@ def test_asynchronous_training_does_not_run_without_its_server() -> None:
     assert world.status.state is names.State.PENDING
     world.advance(60)
     world.run_until_quiet()
-    assert builders.truth(world, names.Condition.FAILED) == ("True", "PendingDeadlineExceeded")
+    assert builders.truth(world, names.ConditionType.FAILED) == ("True", "PendingDeadlineExceeded")
 
 
 def test_the_wait_is_counted_from_zero_in_each_attempt() -> None:
@@ -138,7 +138,7 @@ def test_the_wait_is_counted_from_zero_in_each_attempt() -> None:
     del world.pods["job-worker-1"]
     world.run_until_quiet()
     wait(world)
-    assert builders.truth(world, names.Condition.FAILED) == ("True", "PendingDeadlineExceeded")
+    assert builders.truth(world, names.ConditionType.FAILED) == ("True", "PendingDeadlineExceeded")
     assert (world.now - builders.START).total_seconds() == 3660
 
 
@@ -150,19 +150,22 @@ def test_training_that_makes_no_progress_is_run_again_within_the_budget() -> Non
     assert (world.now - builders.START).total_seconds() == 65
     assert world.status.attempt == 2
     assert world.status.restart_causes == {"Stall": 1}
-    assert builders.truth(world, names.Condition.TRAINING_STALLED) == (
+    assert builders.truth(world, names.ConditionType.TRAINING_STALLED) == (
         "True",
         "StallDeadlineExceeded",
     )
     world.run()
     world.run_until_quiet()
-    assert builders.truth(world, names.Condition.TRAINING_STALLED) == ("False", "ReplicasRunning")
+    assert builders.truth(world, names.ConditionType.TRAINING_STALLED) == (
+        "False",
+        "ReplicasRunning",
+    )
     assert world.decide().wake_at is None, "this attempt has not reported yet"
     world.advance(5)
     report(world, 3)
     wait(world)
-    assert builders.truth(world, names.Condition.FAILED) == ("True", "BackoffLimitExceeded")
-    assert builders.truth(world, names.Condition.TRAINING_STALLED) == ("False", "JobFinished")
+    assert builders.truth(world, names.ConditionType.FAILED) == ("True", "BackoffLimitExceeded")
+    assert builders.truth(world, names.ConditionType.TRAINING_STALLED) == ("False", "JobFinished")
 
 
 def test_a_stall_of_a_replica_that_a_rule_ignores_is_not_ignored() -> None:
@@ -172,7 +175,7 @@ def test_a_stall_of_a_replica_that_a_rule_ignores_is_not_ignored() -> None:
     world.advance(5)
     report(world, 3)
     wait(world)
-    assert builders.truth(world, names.Condition.FAILED) == ("True", "FailurePolicy")
+    assert builders.truth(world, names.ConditionType.FAILED) == ("True", "FailurePolicy")
 
 
 def test_each_report_moves_the_stall() -> None:
@@ -190,7 +193,7 @@ def test_time_without_an_operator_never_turns_into_a_stall(away: int) -> None:
     world.advance(5)
     report(world, 3)
     world.advance(away)
-    world.settings = installation.Settings(trainer_image="i", listening_since=world.now)
+    world.settings = installation.InstallationSettings(trainer_image="i", listening_since=world.now)
     outcome = world.decide()
     assert outcome.status.attempt == 1
     assert outcome.wake_at == world.now + datetime.timedelta(seconds=60)
@@ -201,7 +204,7 @@ def test_time_without_an_operator_never_turns_into_a_stall(away: int) -> None:
 
 def test_a_report_counts_from_its_own_time_where_the_operator_has_listened_for_longer() -> None:
     world = builders.running(worker=1, run_policy={"stallDeadlineSeconds": 60})
-    world.settings = installation.Settings(trainer_image="i", listening_since=world.now)
+    world.settings = installation.InstallationSettings(trainer_image="i", listening_since=world.now)
     world.advance(100)
     report(world, 3)
     assert world.decide().wake_at == world.now + datetime.timedelta(seconds=60)
@@ -222,7 +225,7 @@ def test_the_active_deadline_does_not_count_time_in_suspension() -> None:
     world.edit(suspend=False)
     world.run_until_quiet()
     wait(world)
-    assert builders.truth(world, names.Condition.FAILED) == ("True", "DeadlineExceeded")
+    assert builders.truth(world, names.ConditionType.FAILED) == ("True", "DeadlineExceeded")
     assert (world.now - builders.START).total_seconds() == 3660
 
 
@@ -265,13 +268,16 @@ def test_a_refusal_for_now_is_reported_once_and_the_job_goes_on() -> None:
     for used in range(3):
         quota = names.Reason.QUOTA_EXCEEDED
         world.step(refusal=observation.Refusal(quota, message.format(used), final=False))
-    assert builders.truth(world, names.Condition.CREATION_REFUSED) == ("True", "QuotaExceeded")
+    assert builders.truth(world, names.ConditionType.CREATION_REFUSED) == ("True", "QuotaExceeded")
     assert world.status.state is names.State.PENDING
     events = [event for event in world.events if event.reason == names.Reason.QUOTA_EXCEEDED]
     assert len(events) == 1
     world.run_until_quiet()
-    assert builders.truth(world, names.Condition.CREATION_REFUSED) == ("False", "ReplicasCreated")
-    running_ = conditions.find(world.status, names.Condition.RUNNING)
+    assert builders.truth(world, names.ConditionType.CREATION_REFUSED) == (
+        "False",
+        "ReplicasCreated",
+    )
+    running_ = conditions.find(world.status, names.ConditionType.RUNNING)
     assert running_ is not None
     assert "quota" not in running_.message
 
@@ -282,7 +288,7 @@ def test_another_refusal_for_the_same_reason_is_news() -> None:
     for message in ("policy a denied request", "policy b denied request"):
         refusal = observation.Refusal(names.Reason.ADMISSION_DENIED, message, final=False)
         world.step(refusal=refusal)
-        condition = conditions.find(world.status, names.Condition.CREATION_REFUSED)
+        condition = conditions.find(world.status, names.ConditionType.CREATION_REFUSED)
         assert condition is not None
         assert message in condition.message
         assert message in world.events[-1].message
@@ -299,7 +305,7 @@ def test_a_pending_deadline_says_what_keeps_pods_from_being_created() -> None:
     world.step(refusal=failing)
     world.advance(60)
     world.step(writes=1)
-    failed = conditions.find(world.status, names.Condition.FAILED)
+    failed = conditions.find(world.status, names.ConditionType.FAILED)
     assert failed is not None
     assert failed.reason == names.Reason.PENDING_DEADLINE_EXCEEDED
     assert message in failed.message
@@ -311,6 +317,6 @@ def test_while_pods_are_refused_the_running_condition_says_why() -> None:
     denied = observation.Refusal(names.Reason.ADMISSION_DENIED, "no", final=False)
     world.step(refusal=denied)
     world.step(writes=1)
-    condition = conditions.find(world.status, names.Condition.RUNNING)
+    condition = conditions.find(world.status, names.ConditionType.RUNNING)
     assert condition is not None
     assert condition.message.endswith("the API server refuses to create pods, trying again: no")

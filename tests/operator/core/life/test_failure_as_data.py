@@ -54,7 +54,7 @@ def test_an_event_of_a_loss_names_the_pod_and_what_runs_again(
 def test_the_remedy_of_the_code_is_there_though_the_replica_said_one_itself() -> None:
     code = exits.Exit.NON_FINITE
     world = lose(code, "model.py has no build_model: write one")
-    failed = conditions.find_true(world.status, names.Condition.FAILED)
+    failed = conditions.find_true(world.status, names.ConditionType.FAILED)
     assert failed is not None
     assert world.status.failure is not None
     assert world.status.failure.remedy == remedies.BY_EXIT_CODE[code]

@@ -16,7 +16,7 @@ def rules(*entries: dict[str, Any], **policy: Any) -> dict[str, Any]:
 
 def reason(world: builders.World) -> str:
     """Return why the job has failed; empty: it has not."""
-    failed = conditions.find(world.status, names.Condition.FAILED)
+    failed = conditions.find(world.status, names.ConditionType.FAILED)
     return "" if failed is None else failed.reason
 
 

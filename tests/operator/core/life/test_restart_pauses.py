@@ -198,4 +198,4 @@ def test_a_program_that_only_asks_to_run_again_fails_in_the_end(code: int, limit
         lose(world, lambda world: world.exit("job-worker-0", code))
         assert runs < 20
     assert runs == failure.PATIENCE + limit + 1
-    assert builders.truth(world, names.Condition.FAILED) == ("True", "BackoffLimitExceeded")
+    assert builders.truth(world, names.ConditionType.FAILED) == ("True", "BackoffLimitExceeded")

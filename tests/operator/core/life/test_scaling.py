@@ -40,7 +40,7 @@ def test_a_gang_is_scaled_by_a_new_attempt_after_the_cool_down() -> None:
     world.step()
     assert world.status.attempt == 2
     assert all(pod.deleting for pod in world.pods.values())
-    assert conditions.is_true(world.status, names.Condition.RESTARTING)
+    assert conditions.is_true(world.status, names.ConditionType.RESTARTING)
     world.run_until_quiet()
     assert len(world.pods) == 4
     assert {pod.attempt for pod in world.pods.values()} == {2}

@@ -33,12 +33,12 @@ def test_a_report_becomes_a_condition_that_outlives_the_job_and_not_the_attempt(
     )
     world.run_until_quiet()
     assert world.decide().events == ()
-    assert conditions.is_true(world.status, names.Condition.SEPARATE_TRAINING)
+    assert conditions.is_true(world.status, names.ConditionType.SEPARATE_TRAINING)
     assert world.status.state == "Running"
     world.exit("job-worker-1", 137)
     world.run_until_quiet()
     assert world.status.attempt == 2
-    assert conditions.find(world.status, names.Condition.SEPARATE_TRAINING) is None
+    assert conditions.find(world.status, names.ConditionType.SEPARATE_TRAINING) is None
     world.run()
     world.advance(5)
     report(world, progress.Report(step=0, separate_training=SEEN))
@@ -47,7 +47,7 @@ def test_a_report_becomes_a_condition_that_outlives_the_job_and_not_the_attempt(
     world.exit("job-worker-1", 0)
     world.run_until_quiet()
     assert world.status.state == "Succeeded"
-    assert conditions.is_true(world.status, names.Condition.SEPARATE_TRAINING)
+    assert conditions.is_true(world.status, names.ConditionType.SEPARATE_TRAINING)
 
 
 def test_progress_takes_its_place_and_a_report_of_nonsense_counts_as_none() -> None:

@@ -27,7 +27,7 @@ def report(world: builders.World, step: int = 3, **more: Any) -> None:
 
 
 def message(world: builders.World) -> str:
-    condition = conditions.find(world.status, names.Condition.RUNNING)
+    condition = conditions.find(world.status, names.ConditionType.RUNNING)
     assert condition is not None
     return condition.message
 
@@ -103,7 +103,7 @@ def test_a_script_need_not_report() -> None:
 def test_time_without_an_operator_is_no_silence() -> None:
     world = running()
     world.advance(3600)
-    world.settings = installation.Settings(trainer_image="i", listening_since=world.now)
+    world.settings = installation.InstallationSettings(trainer_image="i", listening_since=world.now)
     outcome = world.decide()
     assert outcome.status == world.status
     assert outcome.wake_at == world.now + datetime.timedelta(seconds=60)

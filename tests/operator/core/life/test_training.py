@@ -57,7 +57,7 @@ def test_pods_whose_config_map_is_gone_before_the_status_make_way() -> None:
 
 def test_an_edit_that_cannot_be_used_before_the_status_leaves_the_pods_alone() -> None:
     world = started()
-    world.problem = observation.Problem("no such strategy", generation=2)
+    world.problem = observation.SpecProblem("no such strategy", generation=2)
     before = {name: pod.uid for name, pod in world.pods.items()}
     world.run_until_quiet()
     assert {name: pod.uid for name, pod in world.pods.items()} == before
@@ -66,7 +66,9 @@ def test_an_edit_that_cannot_be_used_before_the_status_leaves_the_pods_alone() -
 
 def test_pods_whose_spec_is_neither_valid_nor_on_record_are_deleted() -> None:
     world = started()
-    invalid = observation.InvalidJob(observation.Problem("no such strategy", 2), world.status, None)
+    invalid = observation.InvalidJob(
+        observation.SpecProblem("no such strategy", 2), world.status, None
+    )
     for _ in range(2):  # Also if the operator dies between the status and the deletions.
         outcome = decide.decide(
             invalid, world.children(), world.environment(), world.now, world.settings

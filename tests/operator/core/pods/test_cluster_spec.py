@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from testing.operator import builders
-from tfparallel.backends.local import variables
+from tfparallel.backends.local import container_variables
 from tfparallel.job_source import key_maps
 from tfparallel_operator.api import job_status, load, names, pods, types
 from tfparallel_operator.core import installation, layout, observation, replicas
@@ -169,11 +169,11 @@ def test_a_command_finds_the_whole_cluster_in_its_variable() -> None:
     job = builders.a_job(chief=1, worker=70, ps=2, evaluator=1)
     plan = layout.build(job)
     config_map = config.manifest(plan, builders.SETTINGS)
-    objects = {kind: key_maps.of_kind(kind, [config_map]) for kind in key_maps.Kind}
-    sources = variables.Sources(objects, {})
+    objects = {kind: key_maps.of_kind(kind, [config_map]) for kind in key_maps.ObjectKind}
+    sources = container_variables.Sources(objects, {})
     for replica in plan.all_replicas:
         [container] = builders.a_pod(job, replica)["spec"]["containers"]
-        resolved = variables.resolve(pods.Container.model_validate(container), sources)
+        resolved = container_variables.resolve(pods.Container.model_validate(container), sources)
         assert resolved["TF_CONFIG"] == cluster_spec.tf_config(plan, replica)
         is_evaluator = replica.role is types.Role.EVALUATOR
         assert (len(json.dumps(container)) < 2_000) is not is_evaluator
@@ -211,7 +211,7 @@ def test_a_cluster_that_no_variable_can_hold_is_refused_with_a_remedy() -> None:
     world = builders.World(builders.a_job(worker=5000))
     world.run_until_quiet()
     assert world.pods == {}
-    condition = conditions.find(world.status, names.Condition.FAILED)
+    condition = conditions.find(world.status, names.ConditionType.FAILED)
     assert condition is not None
     assert condition.reason == names.Reason.INVALID_SPEC
     assert "train with spec.trainer, whose replicas share a file" in condition.message

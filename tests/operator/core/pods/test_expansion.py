@@ -43,7 +43,7 @@ def a_pod(
     document["spec"]["trainer"] |= {"env": env or [], **(trainer or {})}
     container = {"name": "tensorflow", "env": template or []}
     document["spec"]["tfReplicaSpecs"]["Worker"]["template"] = {"spec": {"containers": [container]}}
-    settings: installation.Settings = dataclasses.replace(
+    settings: installation.InstallationSettings = dataclasses.replace(
         builders.SETTINGS,
         pod_defaults={"spec": {"containers": [{"name": "tensorflow", "env": defaults or []}]}},
         share_above=share_above,

@@ -70,20 +70,23 @@ def test_a_job_waits_for_ports_and_keeps_those_that_it_has_got() -> None:
     world = a_world(worker=2)
     world.run_until_quiet()
     assert world.pods == {}
-    assert builders.truth(world, names.Condition.CREATION_REFUSED) == ("True", "HostPortsTaken")
+    assert builders.truth(world, names.ConditionType.CREATION_REFUSED) == ("True", "HostPortsTaken")
     assert [event.reason for event in world.events] == ["HostPortsTaken"]
     wake_at = world.decide().wake_at
     assert wake_at is not None and 0 < (wake_at - world.now).total_seconds() <= 10
     world.host_port = 11_000
     world.run_until_quiet()
     assert set(world.pods) == {"job-worker-0", "job-worker-1"}
-    assert builders.truth(world, names.Condition.CREATION_REFUSED) == ("False", "ReplicasCreated")
+    assert builders.truth(world, names.ConditionType.CREATION_REFUSED) == (
+        "False",
+        "ReplicasCreated",
+    )
     world.host_port = 20_000
     world.exit("job-worker-1", 1)
     world.run_until_quiet()
     assert world.status.host_ports is not None
     assert (world.status.attempt, world.status.host_ports.first) == (2, 11_000)
-    assert conditions.find(world.status, names.Condition.FAILED) is None
+    assert conditions.find(world.status, names.ConditionType.FAILED) is None
 
 
 def test_a_namespace_that_has_all_its_ports_is_told_so() -> None:

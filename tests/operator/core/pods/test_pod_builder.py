@@ -19,13 +19,13 @@ WORKER = replicas.Replica(types.Role.WORKER, 1)
 def a_pod(
     job: types.TFParallelJob,
     replica: replicas.Replica = WORKER,
-    settings: installation.Settings = builders.SETTINGS,
+    settings: installation.InstallationSettings = builders.SETTINGS,
 ) -> dict[str, Any]:
     return builders.a_pod(job, replica, settings, attempt=2, replica_attempt=1)
 
 
 def data_of(
-    job: types.TFParallelJob, settings: installation.Settings = builders.SETTINGS
+    job: types.TFParallelJob, settings: installation.InstallationSettings = builders.SETTINGS
 ) -> dict[str, str]:
     """Return the files of a job's ConfigMap."""
     data: dict[str, str] = config.manifest(layout.build(job), settings)["data"]

@@ -31,7 +31,9 @@ def volume(**source: Any) -> dict[str, Any]:
 
 
 def find_uses(
-    pod_spec: dict[str, Any], of_jobs: installation.Settings = builders.SETTINGS, **spec: Any
+    pod_spec: dict[str, Any],
+    of_jobs: installation.InstallationSettings = builders.SETTINGS,
+    **spec: Any,
 ) -> list[restrictions.Use]:
     """What a job uses whose workers have this template; the account of all is left out."""
     role = {"replicas": 1, "template": {"spec": {"serviceAccountName": "trainer", **pod_spec}}}

@@ -246,7 +246,7 @@ def test_a_volume_of_a_template_is_filled_where_it_is_mounted() -> None:
     }
     mount = container["volumeMounts"][0]
     source = source_code.Source.model_validate(ARCHIVE)
-    sources.fill(containers.Container(pod, container), mount, source)
+    sources.fill(containers.ContainerBuilder(pod, container), mount, source)
     first, fetching = pod["initContainers"]
     assert first == {"name": "first"}
     assert fetching["command"][3:5] == ["--source", "/code"]

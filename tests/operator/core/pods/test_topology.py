@@ -130,7 +130,7 @@ def test_an_affinity_of_the_template_goes_before() -> None:
 def test_pods_of_one_label_have_just_the_ranks_of_one_group(
     axes: list[int], devices: int, chief: bool
 ) -> None:
-    mesh = shape.Mesh(*axes)
+    mesh = shape.MeshShape(*axes)
     pods = mesh.size // devices
     if pods * devices != mesh.size or (chief and pods < 2):
         return

@@ -108,7 +108,7 @@ def test_what_a_scheduler_cannot_do_fails_the_job_with_the_remedy_until_it_is_co
     job = builders.a_job(worker=3, run_policy={"schedulingPolicy": policy})
     world = builders.World(job, settings=gangs.with_gangs(scheduler))
     world.run_until_quiet()
-    assert builders.truth(world, names.Condition.FAILED) == ("True", "InvalidSpec")
+    assert builders.truth(world, names.ConditionType.FAILED) == ("True", "InvalidSpec")
     assert sentence in world.events[-1].message
     assert not world.pods
     world.edit(scheduling_policy=None)

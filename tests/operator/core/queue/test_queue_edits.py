@@ -20,7 +20,7 @@ def test_suspended_by_its_user_it_leaves_the_queue_and_resumed_it_queues_again()
     assert world.status.restarts.disruption == 0
     world.edit(suspend=False)
     world.run_until_quiet()
-    assert builders.truth(world, names.Condition.SUSPENDED) == ("False", "JobResumed")
+    assert builders.truth(world, names.ConditionType.SUSPENDED) == ("False", "JobResumed")
     assert builders.truth(world, queues.ADMITTED) == ("False", "JobQueued")
     queues.admit(world)
     assert world.status.attempt == 2

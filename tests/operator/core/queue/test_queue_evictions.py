@@ -39,7 +39,7 @@ def test_preempted_it_ends_its_pods_then_gives_the_quota_back_and_waits() -> Non
     assert queues.conditions_of(world)["PodsReady"] == ("False", "WaitForStart")
     assert queues.workload_of(world).admission == {}
     assert builders.state_of(world) is names.State.PENDING
-    assert builders.truth(world, names.Condition.RUNNING) == ("False", "JobEvicted")
+    assert builders.truth(world, names.ConditionType.RUNNING) == ("False", "JobEvicted")
     assert (world.status.restarts.failure, world.status.restarts.disruption) == (0, 1)
     assert world.status.attempt == 1
 
@@ -51,7 +51,7 @@ def test_admitted_again_it_begins_a_new_attempt() -> None:
     queues.evict(world)
     world.advance(1000)
     world.run_until_quiet()
-    assert builders.truth(world, names.Condition.FAILED) is None, "waiting is not running"
+    assert builders.truth(world, names.ConditionType.FAILED) is None, "waiting is not running"
     queues.admit(world)
     assert world.status.attempt == 2
     assert world.status.start_time == world.now

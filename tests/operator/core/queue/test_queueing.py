@@ -151,7 +151,7 @@ def test_without_kueue_the_job_waits_and_says_so_until_it_is_there() -> None:
     world = builders.World(load.parse_job(document), settings=queues.QUEUES, flavors=queues.FLAVORS)
     refusal = observation.Refusal(names.Reason.KUEUE_NOT_INSTALLED, "install it", final=False)
     world.step(refusal=refusal)
-    refused = names.Condition.CREATION_REFUSED
+    refused = names.ConditionType.CREATION_REFUSED
     assert builders.truth(world, refused) == ("True", "KueueNotInstalled")
     world.run_until_quiet()
     assert builders.truth(world, refused) == ("False", "ReplicasCreated")

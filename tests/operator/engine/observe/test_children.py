@@ -36,8 +36,8 @@ def _manifest(child: str, **owner: str) -> dict[str, Any]:
 
 
 @contextlib.asynccontextmanager
-async def _followed(api: client.Client) -> AsyncIterator[children.Children]:
-    followed = children.Children(api, (), lambda _: None)
+async def _followed(api: client.Client) -> AsyncIterator[children.ChildIndex]:
+    followed = children.ChildIndex(api, (), lambda _: None)
     task = asyncio.create_task(memory_cluster.follow(followed))
     await followed.wait_synced()
     yield followed

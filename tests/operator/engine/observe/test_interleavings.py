@@ -159,7 +159,7 @@ async def _follow_jobs(steps: list[Step], seed: int) -> None:
     story = Story(api, resources.JOBS, objects.job)
     store = jobs.Jobs(queue.Queue())
     swept = sweeper.Sweeper(api, store, (), lambda: past.rewind())
-    followed = children.Children(api, (), lambda _: None)
+    followed = children.ChildIndex(api, (), lambda _: None)
     counted = metrics.Metrics()
     past = history.History(followed, swept, counted)
     await swept.sweep()

@@ -41,7 +41,7 @@ def naming(secret: str) -> Layout:
 
 def the_permissions(api: Secrets, time: clock.Clock, **limits: Any) -> permissions.Permissions:
     restricted = installation.Restrictions(**limits)
-    settings = installation.Settings(trainer_image="i", restrictions=restricted)
+    settings = installation.InstallationSettings(trainer_image="i", restrictions=restricted)
     return permissions.Permissions(api, settings, JobMemories(), time)
 
 
@@ -103,7 +103,7 @@ async def test_a_spec_on_record_is_looked_at_as_it_is_now() -> None:
     job, changed = a_job(), a_job(hostPID=True)
     assert job.job.metadata == changed.job.metadata
     assert await allowed.find(job) == ""
-    problem = observation.Problem("no such strategy", 2)
+    problem = observation.SpecProblem("no such strategy", 2)
     invalid = observation.InvalidJob(problem, job.job.status, changed)
     assert "hostPID" in await allowed.find(invalid)
     assert await allowed.find(observation.InvalidJob(problem, job.job.status)) == ""

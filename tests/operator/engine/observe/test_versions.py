@@ -179,7 +179,7 @@ async def test_a_version_that_is_served_no_longer_is_left_for_the_newer_one() ->
 async def test_flavors_are_read_in_the_version_of_workloads() -> None:
     api = memory_api.MemoryApi()
     api.versions[resources.WORKLOADS] = OLDER
-    followed = children.Children(api, (), lambda _: None)
+    followed = children.ChildIndex(api, (), lambda _: None)
     task = asyncio.create_task(memory_cluster.follow(followed))
     await followed.wait_synced()
     flavor = {"metadata": {"name": "fast"}, "spec": {"nodeLabels": {"pool": "a"}}}

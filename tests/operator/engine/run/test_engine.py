@@ -185,7 +185,7 @@ async def test_a_part_that_returns_is_named() -> None:
 async def test_a_silent_informer_and_a_stuck_worker_are_not_healthy() -> None:
     time = clock.Clock()
     work: queue.Queue[queue.Key] = queue.Queue(clock=time)
-    job_children = children.Children(memory_api.MemoryApi(), (), lambda _: None)
+    job_children = children.ChildIndex(memory_api.MemoryApi(), (), lambda _: None)
     assert probes.healthy(job_children, work) == ""
     work.add(queue.Key("default", "digits"))
     await work.get()
@@ -199,7 +199,7 @@ async def test_a_silent_informer_and_a_stuck_worker_are_not_healthy() -> None:
 async def test_jobs_that_wait_for_their_turn_make_no_operator_unhealthy() -> None:
     time = clock.Clock()
     work: queue.Queue[queue.Key] = queue.Queue(clock=time)
-    job_children = children.Children(memory_api.MemoryApi(), (), lambda _: None)
+    job_children = children.ChildIndex(memory_api.MemoryApi(), (), lambda _: None)
     for number in range(3):
         work.add(queue.Key("default", f"slow-{number}"))
     for seconds in (400.0, 800.0):
@@ -214,7 +214,7 @@ async def test_jobs_that_wait_for_their_turn_make_no_operator_unhealthy() -> Non
 async def test_an_informer_that_neither_hears_nor_tries_is_not_healthy(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    job_children = children.Children(memory_api.MemoryApi(), (), lambda _: None)
+    job_children = children.ChildIndex(memory_api.MemoryApi(), (), lambda _: None)
     monkeypatch.setattr(probes, "SILENCE_LIMIT_SECONDS", -1.0)
     assert probes.healthy(job_children, queue.Queue()).startswith(
         "no event, bookmark or attempt of a"
@@ -222,7 +222,7 @@ async def test_an_informer_that_neither_hears_nor_tries_is_not_healthy(
 
 
 async def test_the_operator_is_ready_when_children_and_jobs_have_been_listed() -> None:
-    job_children = children.Children(memory_api.MemoryApi(), (), lambda _: None)
+    job_children = children.ChildIndex(memory_api.MemoryApi(), (), lambda _: None)
     task = asyncio.create_task(memory_cluster.follow(job_children))
     await job_children.wait_synced()
     assert probes.ready(job_children, jobs_listed=False) == "the jobs have not been listed yet"

@@ -10,7 +10,7 @@ from testing import clock
 from tfparallel_operator.engine.run import parts
 
 
-class Failing:
+class FailingPart:
     """A part that fails some times, and then runs."""
 
     def __init__(self, failures: int) -> None:
@@ -34,7 +34,7 @@ def counted(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 async def test_a_part_begins_again_until_it_runs_and_is_well_after_a_while(
     counted: list[str],
 ) -> None:
-    time, part = clock.Clock(), Failing(parts.MANY_FAILURES)
+    time, part = clock.Clock(), FailingPart(parts.MANY_FAILURES)
     watched = parts.Parts(counted.append, time)
     async with _group() as group:
         watched.start(group, "watch", part.run)
@@ -63,7 +63,7 @@ async def test_pauses_grow_up_to_the_longest(
 ) -> None:
     pauses: list[float] = []
     monkeypatch.setattr(asyncio, "sleep", lambda pause: _note(pauses, pause))
-    part = Failing(8)
+    part = FailingPart(8)
     async with _group() as group:
         parts.Parts(lambda _: None).start(group, "watch", part.run)
         await part.runs.wait()

@@ -128,7 +128,7 @@ async def test_the_state_is_read_when_somebody_asks() -> None:
     time = clock.Clock(100.0)
     work: queue.Queue[queue.Key] = queue.Queue(clock=time)
     store = jobs.Jobs(work)
-    job_children = children.Children(memory_api.MemoryApi(), (), lambda _: None)
+    job_children = children.ChildIndex(memory_api.MemoryApi(), (), lambda _: None)
     counted = metrics.Metrics()
     counted.registry.register(gauges.Gauges(store, work, job_children))
     for number, state in enumerate(("Running", "Running", "Failed", "")):
@@ -185,7 +185,7 @@ async def test_requests_are_counted_by_verb_resource_and_answer() -> None:
 def _families(counted: metrics.Metrics) -> dict[str, tuple[str, list[str]]]:
     """Type and labels of every metric of the operator's own, as Prometheus sees them."""
     store = jobs.Jobs(queue.Queue())
-    job_children = children.Children(memory_api.MemoryApi(), (), lambda _: None)
+    job_children = children.ChildIndex(memory_api.MemoryApi(), (), lambda _: None)
     counted.registry.register(gauges.Gauges(store, queue.Queue(), job_children))
     counted.job_changed(
         _body(), _body(attempt=1, conditions=[_condition("Failed", "InvalidTemplate")])

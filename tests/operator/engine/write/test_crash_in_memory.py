@@ -88,7 +88,7 @@ def _timeless(value: Any) -> Any:
 
 
 def _refused(item: Any) -> bool:
-    return isinstance(item, dict) and item.get("type") == names.Condition.CREATION_REFUSED
+    return isinstance(item, dict) and item.get("type") == names.ConditionType.CREATION_REFUSED
 
 
 @pytest.mark.parametrize("name", scenarios.SCENARIOS)

@@ -386,7 +386,7 @@ async def test_the_api_server_takes_an_event_of_any_words(namespace: Namespace) 
 
 async def test_an_event_has_the_lost_pod_and_the_restart_as_fields(namespace: Namespace) -> None:
     job = await namespace.create_job()
-    event = decision.Event(
+    event = decision.JobEvent(
         decision.EventType.WARNING,
         names.Reason.REPLICA_LOST,
         "words",

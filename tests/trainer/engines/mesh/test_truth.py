@@ -28,7 +28,7 @@ IN_PROCESSES = ("MLP, SGD momentum", "two inputs, two outputs, Adam")
 
 def test_two_processes_equal_a_plain_loop(runs: trainings.Runs) -> None:
     chosen = [case for case in cases.CASES if case.name in IN_PROCESSES]
-    cells = cases.measure(runs, (cases.Layout(2, 1),), ("float64",), chosen)
+    cells = cases.measure(runs, (cases.ProcessLayout(2, 1),), ("float64",), chosen)
     assert len(cells) == len(chosen)
     assert cases.faults(cells) == []
 

@@ -18,7 +18,7 @@ import tensorflow as tf
 from testing import clock, waiting
 from testing.trainer import launch, ranks, server_jobs
 from tfparallel.backends.local import ports
-from tfparallel_trainer import errors, settings, tasks, user
+from tfparallel_trainer import errors, process_settings, tasks, user
 from tfparallel_trainer.comms import cluster, shape
 from tfparallel_trainer.data import batching, nest
 from tfparallel_trainer.engines import engine
@@ -32,7 +32,7 @@ def check(folder: pathlib.Path, addresses: dict[str, object], role: str = "chief
         folder, server_jobs.EXAMPLE, {"epochs": 1}, strategy="ParameterServer"
     )
     config = json.dumps({"cluster": addresses, "task": {"type": role, "index": 0}})
-    preflight.check(settings.read({**os.environ, **variables, "TF_CONFIG": config}))
+    preflight.check(process_settings.read({**os.environ, **variables, "TF_CONFIG": config}))
 
 
 def test_clusters_that_do_not_fit_are_refused(tmp_path: pathlib.Path) -> None:
@@ -49,14 +49,14 @@ def test_bound_and_servers_need_the_strategy(tmp_path: pathlib.Path) -> None:
     trainer: dict[str, object] = {"epochs": 1, "maxStaleness": 2}
     (variables,) = launch.environments(tmp_path, server_jobs.EXAMPLE, trainer)
     with pytest.raises(errors.BadConfigurationError, match=r"trainer\.maxStaleness is given"):
-        preflight.check(settings.read(variables))
+        preflight.check(process_settings.read(variables))
     (variables,) = launch.environments(tmp_path, server_jobs.EXAMPLE, {"epochs": 1})
     addresses = {"chief": ["a:1"], "ps": ["c:1"]}
     variables["TF_CONFIG"] = json.dumps(
         {"cluster": addresses, "task": {"type": "chief", "index": 0}}
     )
     with pytest.raises(errors.BadConfigurationError, match="role ps, which strategy"):
-        preflight.check(settings.read(variables))
+        preflight.check(process_settings.read(variables))
 
 
 @pytest.mark.parametrize(
@@ -95,7 +95,7 @@ def test_a_batch_changes_no_variable() -> None:
     )
     x = np.random.default_rng(0).normal(size=(10, 6)).astype("float32")
     part = (x, np.arange(10) % 3, None)
-    rank_replica = replica.build(module, shape.Mesh(), 0, "", 0, part)
+    rank_replica = replica.build(module, shape.MeshShape(), 0, "", 0, part)
     before = [variable.numpy() for variable in model.variables]
 
     @tf.function(autograph=False)
@@ -145,7 +145,7 @@ def test_a_gradient_that_is_older_than_the_bound_is_dropped(
         pathlib.Path("model.py"), {"build_model": lambda: model, "training_data": lambda: None}
     )
     part = (np.ones((4, 2), "float32"), np.ones((4, 1), "float32"), None)
-    rank_replica = replica.build(module, shape.Mesh(), 0, "", 0, part)
+    rank_replica = replica.build(module, shape.MeshShape(), 0, "", 0, part)
     before = model.get_weights()
     spec = nest.convert(lambda leaf: tf.TensorSpec((None, *leaf.shape[1:]), leaf.dtype), part)
     traced = worker_steps.WorkerFunctions(

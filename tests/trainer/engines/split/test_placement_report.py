@@ -16,7 +16,7 @@ def chain(*names: str) -> graph.Graph:
     return split_graphs.chain(names)
 
 
-def place(mesh: shape.Mesh, processes: int, kind: str = "CPU") -> placement_report.Place:
+def place(mesh: shape.MeshShape, processes: int, kind: str = "CPU") -> placement_report.Place:
     members = tuple(tasks.Task("worker", index, f"host:{index}") for index in range(processes))
     return placement_report.Place(mesh, tasks.Cluster(members, 0), kind)
 
@@ -26,7 +26,7 @@ def test_each_stage_is_reported_with_its_devices_and_layers() -> None:
     model_stages = cutting.cut(chain("conv", "pool", "dense", "dense#2"), [2])
     placement = placement_report.describe(
         mesh,
-        place(shape.Mesh(data=2, stage=2), 2, "GPU"),
+        place(shape.MeshShape(data=2, stage=2), 2, "GPU"),
         model_stages,
         [1000, 4000],
         [0.5, 0.123456789],
@@ -43,7 +43,7 @@ def test_each_stage_is_reported_with_its_devices_and_layers() -> None:
 def test_a_model_in_one_stage_is_reported_too() -> None:
     [whole] = placement_report.describe(
         job_file.Mesh(tensor=8),
-        place(shape.Mesh(tensor=8), 4),
+        place(shape.MeshShape(tensor=8), 4),
         cutting.cut(chain("a"), []),
         [7],
     ).stages
@@ -55,7 +55,7 @@ def test_a_model_in_one_stage_is_reported_too() -> None:
 def test_a_stage_without_layers_has_none_to_name() -> None:
     model = split_graphs.chain(["mask"], kind=graph.NodeKind.MASK)
     [only] = placement_report.describe(
-        job_file.Mesh(), place(shape.Mesh(), 1), cutting.cut(model, []), [0]
+        job_file.Mesh(), place(shape.MeshShape(), 1), cutting.cut(model, []), [0]
     ).stages
     assert (only.layers, only.layer_count) == ("", 0)
 
@@ -66,7 +66,7 @@ def test_the_largest_report_is_taken(count: int) -> None:
     model = chain(*(f"{layer}{number}{end}" for number in range(count) for end in "xy"))
     model_stages = cutting.cut(model, [2 * number for number in range(1, count)])
     members = tuple(tasks.Task("worker", 10**60 + index, "host") for index in range(count))
-    mesh = shape.Mesh(data=10, stage=count)
+    mesh = shape.MeshShape(data=10, stage=count)
     where = placement_report.Place(mesh, tasks.Cluster(members, 0), "GPU")
     degrees = job_file.Mesh(data=10, stage=count, microbatches=4096)
     bytes_and_seconds = [2**62] * count, [1.23456e-300] * count
@@ -90,7 +90,7 @@ def test_the_largest_report_is_taken(count: int) -> None:
 def test_odd_names_of_layers_are_shown_so_that_the_report_is_taken() -> None:
     model_stages = cutting.cut(chain("a\x1b[2J", "b" * 80, "\x00" * 253), [2])
     degrees = job_file.Mesh(stage=2, cuts=("\x00" * 253,))
-    where = place(shape.Mesh(stage=2), 2)
+    where = place(shape.MeshShape(stage=2), 2)
     placement = placement_report.describe(degrees, where, model_stages, [7, 2**80])
     assert placement.stages[0].layers == rf"a\x1b[2J to {'b' * 37}…"
     assert placement.stages[1].parameter_bytes == limits.MAX_COUNT

@@ -68,7 +68,7 @@ def functions_of(make_optimizer: Any, build: Any = model) -> Functions:
 
 
 def make_steps(
-    step: pipeline_steps.TrainStep, examples: Any, numbers: Sequence[int]
+    step: pipeline_steps.PipelineTrainStep, examples: Any, numbers: Sequence[int]
 ) -> list[float]:
     losses = []
     for number in numbers:
@@ -109,10 +109,10 @@ KINDS: dict[str, Callable[..., Any]] = {
     "values": functools.partial(OPTIMIZERS.RMSprop, 0.05, momentum=0.5, centered=True),
 }
 MESHES = {
-    "data 2": (shape.Mesh(data=2), 1),
-    "data 3": (shape.Mesh(data=3), 2),
-    "data 2 x stage 2": (shape.Mesh(data=2, stage=2), 2),
-    "data 2 x tensor 2": (shape.Mesh(data=2, tensor=2), 1),
+    "data 2": (shape.MeshShape(data=2), 1),
+    "data 3": (shape.MeshShape(data=3), 2),
+    "data 2 x stage 2": (shape.MeshShape(data=2, stage=2), 2),
+    "data 2 x tensor 2": (shape.MeshShape(data=2, tensor=2), 1),
 }
 RUNS = [(kind, clip, mesh) for kind in KINDS for clip in CLIPPED for mesh in MESHES]
 ORDINARY = [
@@ -148,7 +148,7 @@ def test_ranks_without_examples_take_part_in_a_shared_update() -> None:
     x, y = data()
     functions["training_data"] = lambda: (x[:16], y[:16])  # the second batch has 2 examples
     expected, losses = reference.train(types.SimpleNamespace(**functions), 4, BATCH, cases.SEED)
-    local_ranks, examples, step, _ = prepared(functions, shape.Mesh(data=3))
+    local_ranks, examples, step, _ = prepared(functions, shape.MeshShape(data=3))
     batches = [batch for epoch in (0, 1) for batch in examples.epoch(epoch, 0)]
     trained = [step(number, batch, frozenset()).loss for number, batch in enumerate(batches)]
     assert trained == pytest.approx(losses, rel=1e-10)
@@ -157,8 +157,8 @@ def test_ranks_without_examples_take_part_in_a_shared_update() -> None:
 
 
 def prepared(
-    functions: Functions, mesh: shape.Mesh, *, shards_optimizer: bool = True
-) -> tuple[ranks.Ranks, Any, pipeline_steps.TrainStep, shard.State]:
+    functions: Functions, mesh: shape.MeshShape, *, shards_optimizer: bool = True
+) -> tuple[ranks.Ranks, Any, pipeline_steps.PipelineTrainStep, shard.State]:
     """Ranks and their step, and their state for checkpoints."""
     module = user.Module(pathlib.Path(__file__), functions)
     local_ranks, examples, step = split_ranks.prepare_new(
@@ -173,21 +173,31 @@ def prepared(
     "chain",
     repeats.some(
         [
-            ((shape.Mesh(data=2), True), (shape.Mesh(data=3), True), (shape.Mesh(), False)),
             (
-                (shape.Mesh(), False),
-                (shape.Mesh(data=3), True),
-                (shape.Mesh(data=2, stage=2), True),
-                (shape.Mesh(data=2), False),
-                (shape.Mesh(data=2, tensor=2), True),
+                (shape.MeshShape(data=2), True),
+                (shape.MeshShape(data=3), True),
+                (shape.MeshShape(), False),
+            ),
+            (
+                (shape.MeshShape(), False),
+                (shape.MeshShape(data=3), True),
+                (shape.MeshShape(data=2, stage=2), True),
+                (shape.MeshShape(data=2), False),
+                (shape.MeshShape(data=2, tensor=2), True),
             ),
         ],
-        [((shape.Mesh(data=2), True), (shape.Mesh(data=3), True), (shape.Mesh(), False))],
+        [
+            (
+                (shape.MeshShape(data=2), True),
+                (shape.MeshShape(data=3), True),
+                (shape.MeshShape(), False),
+            )
+        ],
     ),
     ids=len,
 )
 def test_a_checkpoint_resumes_on_other_meshes(
-    chain: tuple[tuple[shape.Mesh, bool], ...], tmp_path: pathlib.Path
+    chain: tuple[tuple[shape.MeshShape, bool], ...], tmp_path: pathlib.Path
 ) -> None:
     functions = functions_of(functools.partial(OPTIMIZERS.Adam, 0.05, use_ema=True))
     saved = store.Store(folders.Folder(tmp_path), 2, "a", 1, lambda _: None)
@@ -210,7 +220,7 @@ def test_averages_are_evaluated_and_weights_come_back() -> None:
     averaged = {}
     for shards_optimizer in (True, False):
         local_ranks, examples, step, _ = prepared(
-            functions, shape.Mesh(data=3), shards_optimizer=shards_optimizer
+            functions, shape.MeshShape(data=3), shards_optimizer=shards_optimizer
         )
         make_steps(step, examples, range(3))
         before = cases_split.whole(local_ranks)
@@ -226,7 +236,9 @@ def test_averages_are_evaluated_and_weights_come_back() -> None:
 
 def test_each_step_is_compared_with_one_process() -> None:
     functions = functions_of(functools.partial(OPTIMIZERS.Adam, 0.05, global_clipnorm=0.3))
-    checks = split_referee.check(functions, shape.Mesh(data=2), batch=BATCH, shards_optimizer=True)
+    checks = split_referee.check(
+        functions, shape.MeshShape(data=2), batch=BATCH, shards_optimizer=True
+    )
     quantities = verification.Quantity
     for check in checks:
         assert {quantities.GRADIENTS, quantities.WEIGHTS} <= check.differences.keys()
@@ -241,7 +253,7 @@ def test_a_slice_that_its_rank_updates_wrongly_is_found(monkeypatch: pytest.Monk
     monkeypatch.setattr(state_sharding.StateSharding, "unpack", unpack)
     functions = functions_of(functools.partial(OPTIMIZERS.Adam, 0.05))
     with pytest.raises(errors.VerificationError):
-        split_referee.check(functions, shape.Mesh(data=2), batch=BATCH, shards_optimizer=True)
+        split_referee.check(functions, shape.MeshShape(data=2), batch=BATCH, shards_optimizer=True)
 
 
 def even() -> Any:
@@ -253,14 +265,14 @@ def even() -> Any:
 @pytest.mark.parametrize("replicas", [2, 4])
 def test_a_rank_keeps_its_share_of_the_state(replicas: int) -> None:
     functions = functions_of(functools.partial(OPTIMIZERS.Adam, 0.05), even)
-    [whole, *_] = state_bytes(prepared(functions, shape.Mesh())[0])
-    for size in state_bytes(prepared(functions, shape.Mesh(data=replicas))[0]):
+    [whole, *_] = state_bytes(prepared(functions, shape.MeshShape())[0])
+    for size in state_bytes(prepared(functions, shape.MeshShape(data=replicas))[0]):
         assert size <= whole / replicas * 1.05
 
 
 def test_an_optimizer_without_state_updates_whole_weights() -> None:
     functions = functions_of(functools.partial(OPTIMIZERS.SGD, 0.05))
-    local_ranks, *_ = prepared(functions, shape.Mesh(data=2))
+    local_ranks, *_ = prepared(functions, shape.MeshShape(data=2))
     assert not local_ranks.partition.shards_optimizer
     assert not any(rank.state for rank in local_ranks.local)
 
@@ -277,7 +289,7 @@ def test_an_optimizer_without_state_updates_whole_weights() -> None:
 def test_an_optimizer_of_whole_variables_is_refused(optimizer: type, reason: str) -> None:
     sentence = f"The optimizer {optimizer.__name__} {reason}, and with mesh.shardOptimizer"
     with pytest.raises(errors.UserCodeError, match=sentence):
-        prepared(functions_of(functools.partial(optimizer, 0.05)), shape.Mesh(data=2))
+        prepared(functions_of(functools.partial(optimizer, 0.05)), shape.MeshShape(data=2))
 
 
 SHAPES = [(7,), (4, 6), (3, 3, 5), (2, 9), (5, 1), (12, 3)]

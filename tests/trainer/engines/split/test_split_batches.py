@@ -28,9 +28,9 @@ pytestmark = split_models.MARKS
 BATCH, STEPS = 6, 3
 LAYERS, OPS = keras.layers, keras.ops
 MESHES = {
-    "data and stage": (shape.Mesh(data=2, stage=2), 2),
-    "spatial": (shape.Mesh(spatial=2), 1),
-    "stage and tensor": (shape.Mesh(stage=2, tensor=2), 1),
+    "data and stage": (shape.MeshShape(data=2, stage=2), 2),
+    "spatial": (shape.MeshShape(spatial=2), 1),
+    "stage and tensor": (shape.MeshShape(stage=2, tensor=2), 1),
 }
 WITHOUT_ROWS = {"rows", "time first", "table", "waves"}
 """Models that have nothing that rows of images divide."""
@@ -114,7 +114,7 @@ def test_the_planner_counts_the_rows_that_an_example_has() -> None:
     assert first == second
 
 
-class Counting(keras.layers.Layer):
+class CountingLayer(keras.layers.Layer):
     """Gives a number of all examples besides."""
 
     def call(self, x: Any) -> Any:
@@ -194,7 +194,7 @@ MIXING: dict[str, Callable[[Any], Any]] = {
     "reversed": lambda x: x[::-1, :],
     "first": lambda x: x - x[:1, :],
     "time first": lambda x: OPS.cumsum(OPS.transpose(x, (1, 0, 2)), axis=1),
-    "used mean": lambda x: x - Counting()(x)[1],
+    "used mean": lambda x: x - CountingLayer()(x)[1],
     "merged": lambda x: OPS.softmax(OPS.reshape(x, (-1, 3)), axis=0),
     "own layer": lambda x: Centered(always=True)(x),
     "own layer in training": lambda x: Centered(always=False)(x),
@@ -218,7 +218,7 @@ SEPARATE: dict[str, Callable[[Any], Any]] = {
     "statistics": lambda x: LAYERS.BatchNormalization()(x),
     "table": lambda x: x + batch_models.Table()(x),
     "joined": lambda x: LAYERS.Concatenate(axis=0)([x, x]),
-    "unused mean": lambda x: Counting()(x)[0],
+    "unused mean": lambda x: CountingLayer()(x)[0],
     "own block": lambda x: Block()(x),
     "own layer that draws": lambda x: Sampling(mixes=False)(x),
     "own function": lambda x: LAYERS.Lambda(
@@ -330,8 +330,8 @@ def test_the_refusal_is_for_batches_that_the_mesh_divides() -> None:
         ),
     }
     with pytest.raises(errors.UserCodeError, match=r"unit_normalization computes with all"):
-        split_ranks.prepare_new(build, shape.Mesh(stage=2), 2)
-    split_ranks.prepare_new(build, shape.Mesh(stage=2), 1)
+        split_ranks.prepare_new(build, shape.MeshShape(stage=2), 2)
+    split_ranks.prepare_new(build, shape.MeshShape(stage=2), 1)
 
 
 def test_a_layer_that_no_sample_input_suits_is_refused() -> None:
@@ -352,9 +352,9 @@ def test_a_loss_that_needs_the_whole_batch_is_refused_where_the_mesh_divides_it(
         **functions("rows"),
         "compile_model": lambda model: model.compile("sgd", contrastive),
     }
-    _, examples, step = split_ranks.prepare_new(whole, shape.Mesh(stage=2), 1, batch=BATCH)
+    _, examples, step = split_ranks.prepare_new(whole, shape.MeshShape(stage=2), 1, batch=BATCH)
     step(0, next(iter(examples.epoch(0, 0))), frozenset())
-    _, examples, step = split_ranks.prepare_new(whole, shape.Mesh(stage=2), 2, batch=BATCH)
+    _, examples, step = split_ranks.prepare_new(whole, shape.MeshShape(stage=2), 2, batch=BATCH)
     with pytest.raises(errors.UserCodeError, match=r"^The loss .* is no mean over"):
         step(0, next(iter(examples.epoch(0, 0))), frozenset())
 
@@ -380,4 +380,4 @@ def test_a_shape_that_a_layer_breaks_is_reported_before_the_first_step() -> None
         "training_data": lambda: batch_models.examples(build()),
     }
     with pytest.raises(errors.UserCodeError, match=r"liar gives .*compute_output_shape"):
-        split_ranks.prepare_new(whole, shape.Mesh(stage=3), 2, batch=BATCH)
+        split_ranks.prepare_new(whole, shape.MeshShape(stage=3), 2, batch=BATCH)

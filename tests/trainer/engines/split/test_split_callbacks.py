@@ -81,7 +81,7 @@ def test_they_lead_to_the_weights_of_one_process(
 
 def divided(arrays: list[Any]) -> callback_model.SplitModelAccess:
     functions = cases.CASES[0].functions(synchronized=False)
-    split_replicas, _, _ = split_ranks.prepare_new(functions, shape.Mesh(stage=2), 2)
+    split_replicas, _, _ = split_ranks.prepare_new(functions, shape.MeshShape(stage=2), 2)
     return callback_model.SplitModelAccess(split_replicas, arrays)
 
 

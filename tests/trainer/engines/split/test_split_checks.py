@@ -20,7 +20,7 @@ from tfparallel_trainer.engines.split.execution import captures, ranks
 from tfparallel_trainer.engines.split.model import added_losses, step_effects, variable_identity
 from tfparallel_trainer.engines.split.referee import gathering, single_process
 from tfparallel_trainer.objective import likeness
-from tfparallel_trainer.objective.referee import plain
+from tfparallel_trainer.objective.referee import reference_model
 
 pytestmark = split_models.MARKS
 
@@ -71,7 +71,7 @@ def dropout() -> Any:
 
 def test_a_right_model_equals_one_process_with_its_random_numbers() -> None:
     trained = functions(sequential(dropout), lambda: keras.optimizers.Adam(0.01))
-    (check,) = split_referee.check(trained, shape.Mesh(stage=2), 2, batch=8, steps=1)
+    (check,) = split_referee.check(trained, shape.MeshShape(stage=2), 2, batch=8, steps=1)
     assert {*check.differences} == {*KIND} - {KIND.NON_TRAINABLE_STATE}
     assert max(quantity.value for quantity in check.differences.values()) < 1e-13
     assert list(check.omitted) == []
@@ -81,7 +81,7 @@ def test_a_right_model_equals_one_process_with_its_random_numbers() -> None:
 def test_normalised_microbatches_are_compared_as_one(synchronized: bool) -> None:
     """One process would normalise the whole batch."""
     middle = functools.partial(LAYERS.BatchNormalization, synchronized=synchronized)
-    mesh = shape.Mesh(data=2, stage=2)
+    mesh = shape.MeshShape(data=2, stage=2)
     checks = split_referee.check(functions(sequential(middle), sgd), mesh, 2, batch=8, steps=1)
     assert max(quantity.value for quantity in checks[0].differences.values()) < 1e-13
     omissions = ["microbatches, each of which BatchNormalization normalizes by itself"]
@@ -121,7 +121,7 @@ def two_heads() -> Any:
 
 
 @keras.saving.register_keras_serializable("checks")
-class Discriminative(keras.optimizers.SGD):
+class SlowFirstLayer(keras.optimizers.SGD):
     """Gives the first layer a tenth of the rate."""
 
     def apply(self, grads: Any, trainable_variables: Any = None) -> None:
@@ -169,7 +169,7 @@ FAULTS = [  # what mends it, switched off; functions; a mesh, microbatches; word
     ),
     pytest.param(
         without_paths,
-        functions(sequential(dropout), lambda: Discriminative(0.1)),
+        functions(sequential(dropout), lambda: SlowFirstLayer(0.1)),
         ({"stage": 2}, 1),
         r"weights \(sequential/first/kernel.*tells variables apart by path or identity",
         id="path",
@@ -202,10 +202,10 @@ def test_a_fault_ends_the_job_at_its_first_check(
     switch_off(monkeypatch)
     degrees, microbatches = layout
     with pytest.raises(errors.VerificationError, match=rf"^Step 1 gives other.*{pattern}"):
-        split_referee.check(trained, shape.Mesh(**degrees), microbatches, batch=8)
+        split_referee.check(trained, shape.MeshShape(**degrees), microbatches, batch=8)
 
 
-def check_is_refused_after_a_change(mesh: shape.Mesh, rank: int) -> None:
+def check_is_refused_after_a_change(mesh: shape.MeshShape, rank: int) -> None:
     """Change a weight of one rank after step 1."""
 
     def change(local_ranks: ranks.Ranks) -> None:
@@ -219,7 +219,7 @@ def check_is_refused_after_a_change(mesh: shape.Mesh, rank: int) -> None:
 
 
 def test_a_weight_that_one_rank_alone_has_changed_ends_the_job() -> None:
-    check_is_refused_after_a_change(shape.Mesh(data=2), 1)
+    check_is_refused_after_a_change(shape.MeshShape(data=2), 1)
 
 
 class Heated(keras.layers.Layer):
@@ -260,7 +260,7 @@ def test_a_variable_of_the_loss_that_the_first_rank_alone_has_changed_ends_the_j
     with pytest.raises(errors.VerificationError, match=sentence):
         split_referee.check(
             closing_over(temperature),
-            shape.Mesh(**degrees),
+            shape.MeshShape(**degrees),
             batch=8,
             after_step=lambda local_ranks: lower(local_ranks, temperature),
         )
@@ -287,7 +287,11 @@ def test_variables_outside_the_model_that_callbacks_write_are_those_of_one_proce
 
     changes: list[int] = []
     checks = split_referee.check(
-        closing_over(temperature), shape.Mesh(**degrees), batch=8, after_step=after_step, steps=2
+        closing_over(temperature),
+        shape.MeshShape(**degrees),
+        batch=8,
+        after_step=after_step,
+        steps=2,
     )
     assert changes == [1, 0]
     assert len(checks) == 2
@@ -311,7 +315,7 @@ def test_a_model_that_differs_between_processes_ends_the_job_at_its_first_check(
     shifts = itertools.count()
     trained = functions(sequential(lambda: Shifted(float(next(shifts)))), sgd)
     with pytest.raises(errors.VerificationError, match=r"^Step 1 gives other.*loss and gradients"):
-        split_referee.check(trained, shape.Mesh(stage=2), batch=8)
+        split_referee.check(trained, shape.MeshShape(stage=2), batch=8)
 
 
 @pytest.mark.parametrize(
@@ -355,7 +359,9 @@ def digests(
         model.compile("sgd", loss)
 
     trained = functions(build, sgd) | {"compile_model": compile_model}
-    local_ranks, examples, _ = split_ranks.prepare_new(trained, shape.Mesh(stage=2), 1, batch=8)
+    local_ranks, examples, _ = split_ranks.prepare_new(
+        trained, shape.MeshShape(stage=2), 1, batch=8
+    )
     return captures.find(local_ranks, examples.spec)[0]
 
 
@@ -366,7 +372,7 @@ def too_large(monkeypatch: pytest.MonkeyPatch) -> None:
     def state(_: gathering.StateGathering) -> None:
         raise AssertionError("the whole model is brought together")
 
-    monkeypatch.setattr(plain, "MOST_WEIGHTS", 10)
+    monkeypatch.setattr(reference_model, "MOST_WEIGHTS", 10)
     monkeypatch.setattr(gathering.StateGathering, "state", state)
 
 
@@ -381,7 +387,7 @@ def test_of_a_model_that_no_process_can_hold_copies_alone_are_compared(
     assert single_process.find_obstacle(11) == TOO_LARGE
     assert single_process.find_obstacle(10) == ""
     (check,) = split_referee.check(
-        functions(sequential(dropout), sgd), shape.Mesh(**degrees), batch=8, steps=1
+        functions(sequential(dropout), sgd), shape.MeshShape(**degrees), batch=8, steps=1
     )
     assert check.differences == {}
     assert check.omitted == [TOO_LARGE, "all but the copies of each variable, which are alike"]
@@ -389,7 +395,7 @@ def test_of_a_model_that_no_process_can_hold_copies_alone_are_compared(
 
 @pytest.mark.usefixtures("too_large")
 def test_a_copy_that_one_rank_alone_has_changed_ends_the_job_of_any_size() -> None:
-    check_is_refused_after_a_change(shape.Mesh(data=2, tensor=2), 3)
+    check_is_refused_after_a_change(shape.MeshShape(data=2, tensor=2), 3)
 
 
 RUNS = [(case, layout) for case in cases.CASES for layout in cases_split.LAYOUTS]
@@ -397,7 +403,7 @@ RUNS = [(case, layout) for case in cases.CASES for layout in cases_split.LAYOUTS
 
 @pytest.mark.long
 @pytest.mark.parametrize("run", repeats.some(RUNS, []), ids=lambda run: f"{run[0].name}-{run[1]}")
-def test_no_right_model_is_refused(run: tuple[cases.Case, cases_split.Layout]) -> None:
+def test_no_right_model_is_refused(run: tuple[cases.Case, cases_split.MeshLayout]) -> None:
     case, layout = run
     trained = case.functions(synchronized=layout.degrees.get("data", 1) > 1)
     try:

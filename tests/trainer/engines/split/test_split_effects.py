@@ -17,7 +17,7 @@ pytestmark = split_models.MARKS
 
 
 BATCH, STEPS = 4, 3
-STAGES, TENSOR = shape.Mesh(stage=2), shape.Mesh(tensor=2)
+STAGES, TENSOR = shape.MeshShape(stage=2), shape.MeshShape(tensor=2)
 
 
 class Clipped(keras.layers.Dense):
@@ -83,7 +83,7 @@ def functions(
     }
 
 
-def difference(model: dict[str, Any], mesh: shape.Mesh, microbatches: int) -> float:
+def difference(model: dict[str, Any], mesh: shape.MeshShape, microbatches: int) -> float:
     expected, _ = reference.train(types.SimpleNamespace(**model), STEPS, BATCH, cases.SEED)
     _, largest = cases_split.train_on_mesh(model, mesh, microbatches, BATCH, expected, STEPS)
     return largest
@@ -134,7 +134,7 @@ def test_the_layer_without_a_gradient_is_one_of_the_second_stage() -> None:
 )
 @pytest.mark.filterwarnings("ignore:Gradients do not exist:UserWarning")
 def test_a_weight_without_a_gradient_does_not_decay(
-    build: Callable[[], Any], loss: Any, mesh: shape.Mesh
+    build: Callable[[], Any], loss: Any, mesh: shape.MeshShape
 ) -> None:
     microbatches = 2 if mesh is STAGES else 1
     assert difference(functions(build, adamw, loss), mesh, microbatches) <= weights.TOLERANCE
@@ -177,7 +177,7 @@ def test_a_loss_whose_condition_the_first_example_does_not_meet_trains() -> None
     ids=["clipped", "spectral", "counted", "called twice"],
 )
 def test_what_no_example_decides_is_assigned_once_a_step(
-    layers: Callable[[], list[Any]], mesh: shape.Mesh
+    layers: Callable[[], list[Any]], mesh: shape.MeshShape
 ) -> None:
     model = functions(
         lambda: sequential(*layers(), keras.layers.Dense(4, "tanh"), keras.layers.Dense(2)),
@@ -186,7 +186,7 @@ def test_what_no_example_decides_is_assigned_once_a_step(
     assert difference(model, mesh, 2) <= weights.TOLERANCE
 
 
-def prepare(build: Callable[[], Any], mesh: shape.Mesh, batch: int = BATCH) -> Any:
+def prepare(build: Callable[[], Any], mesh: shape.MeshShape, batch: int = BATCH) -> Any:
     model = functions(build, lambda: keras.optimizers.SGD(0.1))
     return split_ranks.prepare_new(model, mesh, 1, batch=batch)
 
@@ -196,7 +196,7 @@ def test_what_examples_decide_is_refused_where_they_are_divided() -> None:
         return sequential(keras.layers.Dense(4), Codebook(), keras.layers.Dense(2))
 
     with pytest.raises(errors.UserCodeError, match=r"codebook assigns .*codebook/(book|second) by"):
-        prepare(build, shape.Mesh(data=2))
+        prepare(build, shape.MeshShape(data=2))
     assert difference(functions(build, adamw), STAGES, 1) <= weights.TOLERANCE
 
 
@@ -214,14 +214,14 @@ def test_a_batch_that_a_rank_has_no_example_of_is_refused() -> None:
     def build() -> Any:
         return sequential(Clipped(4, name="clipped"), keras.layers.Dense(2))
 
-    _, _, step = prepare(build, shape.Mesh(data=2))
+    _, _, step = prepare(build, shape.MeshShape(data=2))
     step.check_size(2)
     with pytest.raises(errors.UserCodeError, match=r"1 examples, fewer than the 2 .* clipped ass"):
         step.check_size(1)
 
 
 def test_a_gradient_that_is_a_value_is_refused() -> None:
-    class Scaled(keras.layers.Layer):
+    class EightBitScale(keras.layers.Layer):
         def build(self, dims: Any) -> None:
             self.scale = self.add_weight(
                 shape=(dims[-1],), name="scale", overwrite_with_gradient=True
@@ -231,7 +231,7 @@ def test_a_gradient_that_is_a_value_is_refused() -> None:
             return inputs * self.scale
 
     with pytest.raises(errors.UserCodeError, match=r"scaled trains with 8-bit floats: .*/scale "):
-        prepare(lambda: sequential(Scaled(name="scaled"), keras.layers.Dense(2)), STAGES)
+        prepare(lambda: sequential(EightBitScale(name="scaled"), keras.layers.Dense(2)), STAGES)
 
 
 ARGUMENTS: dict[str, dict[str, Any]] = {

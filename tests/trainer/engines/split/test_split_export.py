@@ -66,7 +66,7 @@ def equal(actual: Sequence[Any], expected: Sequence[Any]) -> None:
 
 def halves(model: Any) -> list[shard.State]:
     """Two processes, each with one half of the rows of every variable that has two."""
-    shares: list[dict[str, shard.Shard]] = [{}, {}]
+    shares: list[dict[str, shard.VariableShard]] = [{}, {}]
     everything = keys.for_training(model, model.optimizer)
     wholes = shard.undivided(everything).wholes
     for key, source in everything.items():
@@ -77,7 +77,7 @@ def halves(model: Any) -> list[shard.State]:
             variable = keras.Variable(
                 source.value[part] if part else source.value, dtype=source.dtype
             )
-            share[key] = shard.Shard(variable=variable, whole=wholes[key], part=part)
+            share[key] = shard.VariableShard(variable=variable, whole=wholes[key], part=part)
     return [shard.State([share], wholes) for share in shares]
 
 

@@ -20,9 +20,9 @@ pytestmark = [
 EXAMPLES = 70
 STEPS = 8
 LAYERS = keras.layers
-TENSOR = cases_split.Layout({"tensor": 2}, 2)
-BOTH = cases_split.Layout({"stage": 2, "tensor": 2}, 2)
-ALONE = cases_split.Layout({}, 2)
+TENSOR = cases_split.MeshLayout({"tensor": 2}, 2)
+BOTH = cases_split.MeshLayout({"stage": 2, "tensor": 2}, 2)
+ALONE = cases_split.MeshLayout({}, 2)
 
 Result = tuple[list[Any], list[float]]
 """Weights, and the loss of each step."""
@@ -35,11 +35,11 @@ def case_of(
     return cases.Case("", "", "", lambda _: build(), loss, lambda: data, make_optimizer)
 
 
-def train(case: cases.Case, layout: cases_split.Layout, **options: bool) -> Result:
+def train(case: cases.Case, layout: cases_split.MeshLayout, **options: bool) -> Result:
     return cases_split.train(case, layout, ranks.generation(), STEPS, **options)
 
 
-def compare(case: cases.Case, layout: cases_split.Layout, **options: bool) -> None:
+def compare(case: cases.Case, layout: cases_split.MeshLayout, **options: bool) -> None:
     """See that a mesh gives the weights and the losses of a plain loop."""
     with cases.precision("float64"):
         expected, losses = cases_split.train_plainly(case, layout, STEPS, **options)
@@ -138,7 +138,7 @@ def test_an_embedding_that_is_the_head_too() -> None:
     compare(case_of(tied, classes, data, optimizer), BOTH)
 
 
-class Written(cases.Case):
+class WrittenModule(cases.Case):
     """A user's module."""
 
     def functions(self, *, synchronized: bool) -> dict[str, Any]:
@@ -146,7 +146,9 @@ class Written(cases.Case):
 
 
 def test_dropout_is_that_of_one_process_where_that_is_asked_for(runs: trainings.Runs) -> None:
-    case = Written("dropping", "", "", lambda _: None, None, lambda: None, functools.partial(dict))
+    case = WrittenModule(
+        "dropping", "", "", lambda _: None, None, lambda: None, functools.partial(dict)
+    )
     run = runs.finish(
         "dropping.py",
         steps=STEPS,
@@ -187,7 +189,7 @@ def test_regularisers_of_weights_and_of_outputs() -> None:
     compare(case, BOTH, sees_microbatches=True)
 
 
-class Weighted(cases.Case):
+class WeightedOutputs(cases.Case):
     """Outputs whose losses count differently."""
 
     def functions(self, *, synchronized: bool) -> dict[str, Any]:
@@ -216,7 +218,7 @@ def test_outputs_of_several_stages_whose_losses_have_weights() -> None:
     case_of_features = case_of(
         several, loss, (x, y), functools.partial(keras.optimizers.Adam, 0.01)
     )
-    case = Weighted(
+    case = WeightedOutputs(
         "",
         "",
         "",
@@ -254,7 +256,7 @@ def test_the_loss_of_what_is_nearly_certain(units: int, activation: str, loss: s
 
 def test_normalisation_of_parts_of_unequal_size() -> None:
     case = next(case for case in cases.CASES if case.name == f"{cases_split.NORMALISED}, Adam")
-    layout = cases_split.Layout({"data": 3, "stage": 2}, 2)
+    layout = cases_split.MeshLayout({"data": 3, "stage": 2}, 2)
     assert [len(microbatch) for microbatch in cases_split.microbatches(layout)] == [8, 6]
     compare(case, layout)
 
@@ -275,7 +277,7 @@ def test_normalisation_where_some_places_have_too_few_examples_for_all_microbatc
     data = (random(6), integers(3))
     case = cases.Case("", "", "", normalised, "sparse_categorical_crossentropy", lambda: data, adam)
     with cases.precision("float64"):
-        asked, had = cases_split.Layout({"data": 4}, 4), cases_split.Layout({"data": 4}, 3)
+        asked, had = cases_split.MeshLayout({"data": 4}, 4), cases_split.MeshLayout({"data": 4}, 3)
         assert [len(microbatch) for microbatch in cases_split.microbatches(had)] == [6, 4, 4]
         expected, losses = cases_split.train_plainly(case, had, STEPS, sees_microbatches=True)
         actual, actual_losses = train(case, asked)

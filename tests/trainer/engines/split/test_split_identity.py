@@ -15,7 +15,7 @@ from tfparallel_trainer.comms import shape
 pytestmark = split_models.MARKS
 
 BATCH, STEPS = 4, 2
-STAGES, TENSOR = shape.Mesh(stage=2), shape.Mesh(tensor=2)
+STAGES, TENSOR = shape.MeshShape(stage=2), shape.MeshShape(tensor=2)
 
 
 @keras.saving.register_keras_serializable("identity")
@@ -107,7 +107,7 @@ def by_attribute(model: Any) -> Any:
     ids=["path", "attribute", "Muon", "variables", "variables of parts", "names"],
 )
 def test_an_optimizer_distinguishes_variables_as_in_one_process(
-    optimizer_for: Callable[[Any], Any], mesh: shape.Mesh
+    optimizer_for: Callable[[Any], Any], mesh: shape.MeshShape
 ) -> None:
     model = functions(optimizer_for)
     data = model["training_data"]()

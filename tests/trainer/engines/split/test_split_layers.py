@@ -76,7 +76,7 @@ def test_embeddings(ranks: int, rows: int, features: int, sharding: str, masked:
     run(build, ranks, sharding)
 
 
-class Described(keras.layers.Embedding):
+class DescribedEmbedding(keras.layers.Embedding):
     """A table with an attribute more."""
 
     def __init__(self, description: str, **options: Any) -> None:
@@ -84,12 +84,14 @@ class Described(keras.layers.Embedding):
         self.description = description
 
 
-class Doubled(Described):
+class Doubled(DescribedEmbedding):
     def call(self, tokens: Any) -> Any:
         return super().call(tokens) * 2.0
 
 
-@pytest.mark.parametrize(("kind", "expected"), [(Described, "vocabulary"), (Doubled, "replicated")])
+@pytest.mark.parametrize(
+    ("kind", "expected"), [(DescribedEmbedding, "vocabulary"), (Doubled, "replicated")]
+)
 def test_a_subclass_of_a_table_is_split_if_it_computes_as_one(kind: Any, expected: str) -> None:
     def build() -> Any:
         first = keras.Input((5,), dtype="int32")

@@ -22,10 +22,10 @@ pytestmark = split_models.MARKS
 
 BATCH, STEPS = 6, 4
 MESHES = {
-    "microbatches": (shape.Mesh(), 3),
-    "stages": (shape.Mesh(stage=2), 3),
-    "data": (shape.Mesh(data=2, stage=2), 2),
-    "tensor": (shape.Mesh(tensor=2), 2),
+    "microbatches": (shape.MeshShape(), 3),
+    "stages": (shape.MeshShape(stage=2), 3),
+    "data": (shape.MeshShape(data=2, stage=2), 2),
+    "tensor": (shape.MeshShape(tensor=2), 2),
 }
 
 

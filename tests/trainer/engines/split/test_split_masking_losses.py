@@ -15,7 +15,7 @@ pytestmark = split_models.MARKS
 BATCH, STEPS, EXAMPLES = 6, 3, 18
 
 
-class Activity(keras.layers.Layer):
+class MaskedActivity(keras.layers.Layer):
     def call(self, x: Any) -> Any:
         self.add_loss(0.1 * keras.ops.mean(keras.ops.square(x)))
         return x
@@ -35,7 +35,7 @@ def functions(outputs: int, *, adds: bool = False, loss: Any = None) -> dict[str
         first = keras.Input((3,))
         hidden = keras.layers.Dense(4, "tanh")(first)
         if adds:
-            activity = Activity()
+            activity = MaskedActivity()
             hidden = activity(keras.layers.Activation("sigmoid")(activity(hidden)))
         return keras.Model(
             first, {name: keras.layers.Dense(3, name=name)(hidden) for name in names}
@@ -57,7 +57,9 @@ def functions(outputs: int, *, adds: bool = False, loss: Any = None) -> dict[str
     }
 
 
-def assert_equals_one_process(job: dict[str, Any], mesh: shape.Mesh, microbatches: int) -> None:
+def assert_equals_one_process(
+    job: dict[str, Any], mesh: shape.MeshShape, microbatches: int
+) -> None:
     expected, losses_of_one = reference.train(
         types.SimpleNamespace(**job), STEPS, BATCH, cases.SEED
     )
@@ -68,12 +70,14 @@ def assert_equals_one_process(job: dict[str, Any], mesh: shape.Mesh, microbatche
 
 @pytest.mark.parametrize("outputs", [1, 2])
 def test_an_ignored_class_is_counted_over_the_whole_batch(outputs: int) -> None:
-    assert_equals_one_process(functions(outputs), shape.Mesh(stage=2), 3)
+    assert_equals_one_process(functions(outputs), shape.MeshShape(stage=2), 3)
 
 
 def test_what_a_layer_adds_to_a_loss_that_masks_is_not_divided_by_what_the_loss_counts() -> None:
-    assert_equals_one_process(functions(1, adds=True), shape.Mesh(data=2), 1)
+    assert_equals_one_process(functions(1, adds=True), shape.MeshShape(data=2), 1)
 
 
 def test_a_loss_that_masks_in_its_call_is_called_by_stages() -> None:
-    assert_equals_one_process(functions(1, loss=Positive(from_logits=True)), shape.Mesh(stage=2), 3)
+    assert_equals_one_process(
+        functions(1, loss=Positive(from_logits=True)), shape.MeshShape(stage=2), 3
+    )

@@ -15,7 +15,7 @@ from tfparallel_trainer.engines.split.model import recording
 
 pytestmark = split_models.MARKS
 
-STAGES, TENSOR = shape.Mesh(stage=2), shape.Mesh(tensor=2)
+STAGES, TENSOR = shape.MeshShape(stage=2), shape.MeshShape(tensor=2)
 
 
 def adapted() -> Any:
@@ -71,7 +71,7 @@ def examples(
     ids=["Keras", "user"],
 )
 def test_the_layer_that_misleads_about_its_shape_is_named(
-    build: Callable[[], Any], pattern: str, mesh: shape.Mesh
+    build: Callable[[], Any], pattern: str, mesh: shape.MeshShape
 ) -> None:
     as_the_layer_says = examples(build, places=(1,))
     _, data, step = split_ranks.prepare_new(as_the_layer_says, mesh, 1, batch=4)

@@ -117,7 +117,7 @@ def test_a_stage_takes_before_it_works_and_gives_what_it_has(
 def test_all_ranks_of_a_mesh_come_to_their_end(
     pipeline: programs.PipelineSpec, data: int, tensor: int, shards_optimizer: bool
 ) -> None:
-    mesh = shape.Mesh(data=data, stage=pipeline.count, tensor=tensor)
+    mesh = shape.MeshShape(data=data, stage=pipeline.count, tensor=tensor)
     rank_programs = programs.on_mesh(
         [pipeline] * data, mesh, trains=True, shards_optimizer=shards_optimizer
     )
@@ -147,7 +147,7 @@ def test_all_ranks_of_a_mesh_come_to_their_end(
 def test_places_of_the_data_axis_may_have_other_numbers_of_microbatches(
     pipeline: programs.PipelineSpec, counts: list[int]
 ) -> None:
-    mesh = shape.Mesh(data=len(counts), stage=pipeline.count)
+    mesh = shape.MeshShape(data=len(counts), stage=pipeline.count)
     variants = [dataclasses.replace(pipeline, microbatches=count) for count in counts]
     rank_programs = programs.on_mesh(variants, mesh, trains=True)
     outcome = simulation.simulate(rank_programs)
@@ -160,7 +160,7 @@ def test_places_of_the_data_axis_may_have_other_numbers_of_microbatches(
 @given(pipelines())
 def test_an_evaluation_goes_forward_only(pipeline: programs.PipelineSpec) -> None:
     forwards = dataclasses.replace(pipeline, order=schedule.forwards, shared=())
-    mesh = shape.Mesh(data=2, stage=pipeline.count)
+    mesh = shape.MeshShape(data=2, stage=pipeline.count)
     rank_programs = programs.on_mesh([forwards, forwards], mesh, trains=False)
     assert not simulation.simulate(rank_programs).pending
     works = [
@@ -175,7 +175,7 @@ def test_an_evaluation_goes_forward_only(pipeline: programs.PipelineSpec) -> Non
 def test_a_mesh_of_other_stages_is_an_error() -> None:
     pipeline = programs.PipelineSpec(count=2, microbatches=1, order=schedule.gpipe, transfers=())
     with pytest.raises(ValueError, match="the mesh has 3 stages, and the pipelines"):
-        programs.on_mesh([pipeline], shape.Mesh(stage=3), trains=True)
+        programs.on_mesh([pipeline], shape.MeshShape(stage=3), trains=True)
 
 
 @given(pipelines())

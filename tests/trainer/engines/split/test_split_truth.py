@@ -28,7 +28,7 @@ Functions = dict[str, Any]
 
 def trained(
     functions: Functions,
-    mesh: shape.Mesh,
+    mesh: shape.MeshShape,
     microbatches: int,
     order: schedule.Schedule = ONE,
     batch: int = EVEN,
@@ -45,7 +45,7 @@ def trained(
 
 def difference(
     functions: Functions,
-    mesh: shape.Mesh,
+    mesh: shape.MeshShape,
     microbatches: int,
     order: schedule.Schedule = ONE,
     batch: int = EVEN,
@@ -79,7 +79,7 @@ def test_stages_on_two_places_of_the_data_axis_equal_a_plain_loop(
 ) -> None:
     case, batch = run
     functions = case.functions(synchronized=False)
-    mesh = shape.Mesh(data=2, stage=2)
+    mesh = shape.MeshShape(data=2, stage=2)
     assert difference(functions, mesh, 3, batch=batch) <= case.limit
 
 
@@ -87,18 +87,18 @@ def test_stages_on_two_places_of_the_data_axis_equal_a_plain_loop(
 @pytest.mark.parametrize(
     ("model", "mesh", "microbatches"),
     [
-        ("MLP, Adam", shape.Mesh(stage=3), 4),
-        ("MLP, SGD momentum", shape.Mesh(data=2), 2),
-        ("MLP, SGD momentum", shape.Mesh(tensor=2), 2),
-        ("MLP, SGD momentum", shape.Mesh(stage=2, tensor=2), 2),
-        ("Transformer, Adam", shape.Mesh(stage=2, tensor=2), 2),
-        ("CNN, SGD momentum", shape.Mesh(spatial=2, tensor=2), 2),
-        ("CNN, Adam", shape.Mesh(stage=2, spatial=2), 2),
-        ("LSTM, Adam", shape.Mesh(data=2, tensor=2), 2),
+        ("MLP, Adam", shape.MeshShape(stage=3), 4),
+        ("MLP, SGD momentum", shape.MeshShape(data=2), 2),
+        ("MLP, SGD momentum", shape.MeshShape(tensor=2), 2),
+        ("MLP, SGD momentum", shape.MeshShape(stage=2, tensor=2), 2),
+        ("Transformer, Adam", shape.MeshShape(stage=2, tensor=2), 2),
+        ("CNN, SGD momentum", shape.MeshShape(spatial=2, tensor=2), 2),
+        ("CNN, Adam", shape.MeshShape(stage=2, spatial=2), 2),
+        ("LSTM, Adam", shape.MeshShape(data=2, tensor=2), 2),
     ],
 )
 def test_other_meshes_equal_a_plain_loop(
-    model: str, mesh: shape.Mesh, microbatches: int, batch: int
+    model: str, mesh: shape.MeshShape, microbatches: int, batch: int
 ) -> None:
     case = next(case for case in cases.CASES if case.name == model)
     functions = case.functions(synchronized=False)
@@ -119,7 +119,7 @@ def test_layers_split_in_the_three_ways_equal_a_plain_loop() -> None:
     case = next(case for case in cases.CASES if case.name == "CNN, SGD momentum")
     shardings = {"conv2d": "rows", "conv2d_1": "filters", "dense": "data"}
     functions = {**case.functions(synchronized=False), "layer_shardings": lambda: shardings}
-    mesh = shape.Mesh(spatial=2, tensor=2)
+    mesh = shape.MeshShape(spatial=2, tensor=2)
     split_replicas, _, _ = split_ranks.prepare_new(functions, mesh, 1)
     chosen = {choice.node.name: choice.sharding for choice in split_replicas.partition.plan.choices}
     assert shardings.items() <= chosen.items()
@@ -139,8 +139,8 @@ def test_weights_that_stages_share_stay_equal() -> None:
     random = np.random.default_rng(0)
     data = (random.integers(0, 7, (42, 3)), random.normal(size=(42, 3, 2)))
     functions = functions_of(tied, "mse", data, clipvalue=0.5)
-    assert difference(functions, shape.Mesh(stage=3), 2) <= 1e-10
-    split_replicas, examples, step = split_ranks.prepare_new(functions, shape.Mesh(stage=3), 2)
+    assert difference(functions, shape.MeshShape(stage=3), 2) <= 1e-10
+    split_replicas, examples, step = split_ranks.prepare_new(functions, shape.MeshShape(stage=3), 2)
     step(0, next(iter(examples.epoch(0, 0))), frozenset())
     lent = {key for member in split_replicas.local for key, _ in member.stage.borrowed}
     assert lent
@@ -157,7 +157,7 @@ def test_weights_that_stages_share_stay_equal() -> None:
 def test_each_stage_holds_only_its_weights_and_slots() -> None:
     case = cases.CASES[1]
     split_replicas, _, _ = split_ranks.prepare_new(
-        case.functions(synchronized=False), shape.Mesh(stage=3), 2
+        case.functions(synchronized=False), shape.MeshShape(stage=3), 2
     )
     keys = [set(member.weights) for member in split_replicas.local]
     assert all(keys)
@@ -171,7 +171,7 @@ def test_each_stage_holds_only_its_weights_and_slots() -> None:
 def test_flags_of_a_rank_without_loss_reach_all() -> None:
     case = cases.CASES[0]
     _, examples, step = split_ranks.prepare_new(
-        case.functions(synchronized=False), shape.Mesh(stage=2), 2
+        case.functions(synchronized=False), shape.MeshShape(stage=2), 2
     )
     batch = next(iter(examples.epoch(0, 0)))
     assert step(0, batch, frozenset({engine.StepRequest.STOP})).requests == {
@@ -191,8 +191,10 @@ def bounded() -> Any:
     )
 
 
-@pytest.mark.parametrize("mesh", [shape.Mesh(data=2, stage=2), shape.Mesh(stage=2, tensor=2)])
-def test_accumulation_counts_steps_as_keras_does(mesh: shape.Mesh) -> None:
+@pytest.mark.parametrize(
+    "mesh", [shape.MeshShape(data=2, stage=2), shape.MeshShape(stage=2, tensor=2)]
+)
+def test_accumulation_counts_steps_as_keras_does(mesh: shape.MeshShape) -> None:
     random = np.random.default_rng(0)
     data = (random.normal(size=(42, 5)), random.normal(size=(42, 2)))
     optimizer = functools.partial(
@@ -224,11 +226,13 @@ class Chosen(keras.Model):
 @pytest.mark.parametrize(
     ("build", "mesh", "sentence"),
     [
-        (models.mlp, shape.Mesh(stage=4), "mesh.stage is 4, but the model makes"),
-        (Chosen, shape.Mesh(stage=2), "there is no graph of layers that could be split"),
+        (models.mlp, shape.MeshShape(stage=4), "mesh.stage is 4, but the model makes"),
+        (Chosen, shape.MeshShape(stage=2), "there is no graph of layers that could be split"),
     ],
 )
-def test_what_cannot_be_divided_is_refused(build: Any, mesh: shape.Mesh, sentence: str) -> None:
+def test_what_cannot_be_divided_is_refused(
+    build: Any, mesh: shape.MeshShape, sentence: str
+) -> None:
     case = cases.CASES[0]
     functions = {**case.functions(synchronized=False), "build_model": build}
     with pytest.raises(errors.TrainerError, match=sentence):

@@ -17,9 +17,9 @@ from tfparallel_trainer.contract import exits, outputs, verification
 from tfparallel_trainer.data import arrays
 from tfparallel_trainer.engines.strategy import strategy_run, strategy_steps
 from tfparallel_trainer.engines.strategy.strategy_steps import (
-    Evaluation,
     ReplicatedModel,
-    TrainStep,
+    StrategyEvaluator,
+    StrategyTrainStep,
 )
 from tfparallel_trainer.objective import replica, tracing
 
@@ -130,12 +130,12 @@ def build(
     module = ranks.module(lambda: model(), lambda built: built.compile(**compiled()))
     batches = ranks.feed_of((*examples, None), replicas, batch)
     with strategy.scope():
-        mirror = replica.build(module, shape.Mesh(), 0, "", 1, batches.sample())
+        mirror = replica.build(module, shape.MeshShape(), 0, "", 1, batches.sample())
     return mirror, ReplicatedModel(strategy, module, mirror), batches
 
 
 def train(traced: ReplicatedModel, batches: arrays.ArraySource) -> list[float]:
-    step = TrainStep(traced, batches.spec)
+    step = StrategyTrainStep(traced, batches.spec)
     return [
         step(number, batch, frozenset()).loss for number, batch in enumerate(batches.epoch(0, 0))
     ]
@@ -173,7 +173,7 @@ def test_synchronised_normalisation_and_averages_equal_one_replica() -> None:
         mirror, traced, batches = build(model, labelled(), compiled, 10, replicas)
         losses = train(traced, batches)  # of 10, 10 and 1 examples
         report = traced.report()
-        metrics = Evaluation(traced, batches.spec).run(batches.epoch(0, 0))
+        metrics = StrategyEvaluator(traced, batches.spec).run(batches.epoch(0, 0))
         results.append((losses, report, metrics, mirror.model.get_weights()))
     for array, other in zip(*(keras.tree.flatten(result) for result in results), strict=True):
         np.testing.assert_allclose(array, other, rtol=1e-8)
@@ -194,7 +194,7 @@ def test_lengths_that_are_long_unused_are_forgotten(monkeypatch: pytest.MonkeyPa
     model = lambda: keras.Sequential([keras.Input((None,)), Traced(), keras.layers.Dense(1)])  # noqa: E731
     feeds = {length: ranks.feed_of((*sized(length), None), 1, 6) for length in (3, 4, 5)}
     _, traced, batches = build(model, sized(3), lambda: {"optimizer": "sgd", "loss": "mse"}, 6, 1)
-    step = TrainStep(traced, batches.spec)
+    step = StrategyTrainStep(traced, batches.spec)
 
     def traces(length: int) -> int:
         before = Traced.count
@@ -221,7 +221,7 @@ def test_a_replica_without_examples_spoils_no_statistics() -> None:
     for variable in mirror.statistics():
         for local in variable.value.values:
             assert np.isfinite(local.numpy()).all()
-    metrics = Evaluation(traced, batches.spec).run(batches.epoch(0, 0))
+    metrics = StrategyEvaluator(traced, batches.spec).run(batches.epoch(0, 0))
     first, *others = mirror.statistics()[0].value.values
     assert all(np.array_equal(first.numpy(), other.numpy()) for other in others)
     alone = normalised(synchronized=False)
@@ -292,7 +292,7 @@ def test_a_variable_of_its_own_that_a_step_assigns_on_each_replica_is_refused() 
 
 def test_it_says_once_that_no_step_is_compared_with_one_process() -> None:
     _, traced, batches = build(lambda: normalised(synchronized=True), labelled(), compiled, 10)
-    step = TrainStep(traced, batches.spec, omitted=["strategy Custom"])
+    step = StrategyTrainStep(traced, batches.spec, omitted=["strategy Custom"])
     checks = [
         step(number, batch, frozenset()).check for number, batch in enumerate(batches.epoch(0, 0))
     ]

@@ -59,7 +59,7 @@ def checks_of(
     module = ranks.module(build, compile_model)
     replicas = ranks.build(module, examples, count)
     source = ranks.feed_of(examples, count, batch)
-    step = mesh_steps.TrainStep(module, replicas, source.spec, verify=job_file.Verify.AUTO)
+    step = mesh_steps.MeshTrainStep(module, replicas, source.spec, verify=job_file.Verify.AUTO)
     numbered = itertools.count()
     for epoch in range(8):
         for examples_of_step in source.epoch(epoch, 0):
@@ -84,7 +84,7 @@ def fault_of(*arguments: Any, **named: Any) -> tuple[int, str]:
     raise AssertionError(f"{passed} checks found nothing")
 
 
-class Activity(keras.layers.Layer):
+class ActivitySum(keras.layers.Layer):
     def call(self, x: Any, training: bool = False) -> Any:
         if training:
             self.add_loss(0.1 * OPS.sum(OPS.square(x)))
@@ -96,7 +96,7 @@ class Normalising(keras.layers.Layer):
         return x - OPS.mean(x, 0) if training else x
 
 
-@pytest.mark.parametrize("layer", [Activity, Normalising])
+@pytest.mark.parametrize("layer", [ActivitySum, Normalising])
 def test_what_a_layer_does_with_the_batch_only_in_training_is_found(layer: Any) -> None:
     passed, sentence = fault_of(lambda: dense(layer()))
     assert passed == 0
@@ -122,7 +122,7 @@ def test_a_loss_whose_examples_are_coupled_by_rare_targets_is_found() -> None:
     assert "depends on which examples are in a batch together" in sentence
 
 
-class Scaled(keras.losses.MeanSquaredError):
+class ScaledLoss(keras.losses.MeanSquaredError):
     def __call__(self, y: Any, y_pred: Any, sample_weight: Any = None) -> Any:
         return super().__call__(2.0 * y, y_pred, sample_weight)
 
@@ -136,7 +136,7 @@ def test_a_loss_class_that_the_trainer_does_not_call_as_keras_does_is_found(
 
     monkeypatch.setattr(loss, "terms", terms)
     passed, sentence = fault_of(
-        dense, lambda model: model.compile("sgd", Scaled()), count=count, batch=4
+        dense, lambda model: model.compile("sgd", ScaledLoss()), count=count, batch=4
     )
     assert passed == 0
     assert "computes the loss otherwise than Keras" in sentence
@@ -190,7 +190,7 @@ def spectral() -> Any:
     return keras.Sequential([keras.Input((3,)), layer, LAYERS.Dense(2)])
 
 
-class Counter(keras.layers.Layer):
+class CallCounter(keras.layers.Layer):
     def build(self, shape: Any) -> None:
         self.calls = self.add_weight(shape=(), initializer="zeros", trainable=False, name="calls")
 
@@ -201,7 +201,7 @@ class Counter(keras.layers.Layer):
 
 
 @pytest.mark.parametrize(
-    "build", [spectral, lambda: dense(Counter())], ids=["trained", "not trained"]
+    "build", [spectral, lambda: dense(CallCounter())], ids=["trained", "not trained"]
 )
 def test_what_a_rank_without_examples_does_not_assign_is_found(build: Any) -> None:
     passed, sentence = fault_of(build, examples=data(9))
@@ -209,7 +209,7 @@ def test_what_a_rank_without_examples_does_not_assign_is_found(build: Any) -> No
     assert "a layer assigns it in its forward pass" in sentence
 
 
-class Codebook(keras.layers.Layer):
+class FollowedCenter(keras.layers.Layer):
     def build(self, shape: Any) -> None:
         self.center = self.add_weight(
             shape=(shape[-1],), initializer="zeros", trainable=False, name="center"
@@ -222,9 +222,9 @@ class Codebook(keras.layers.Layer):
 
 
 def test_statistics_that_each_rank_gathers_for_itself_are_found() -> None:
-    passed, sentence = fault_of(lambda: dense(Codebook()))
+    passed, sentence = fault_of(lambda: dense(FollowedCenter()))
     assert passed == 0
-    assert "codebook/center): a layer assigns it in its forward pass" in sentence
+    assert "followed_center/center): a layer assigns it in its forward pass" in sentence
 
 
 def test_an_optimizer_that_differs_between_replicas_is_found() -> None:

@@ -13,7 +13,7 @@ from tfparallel_trainer import errors
 from tfparallel_trainer.comms import devices
 from tfparallel_trainer.contract import job_file, verification
 from tfparallel_trainer.objective import replica
-from tfparallel_trainer.objective.referee import inspection, sampling, sides
+from tfparallel_trainer.objective.referee import replica_referee, sampling, sides
 
 LAYERS = keras.layers
 QUANTITIES = verification.Quantity
@@ -93,7 +93,7 @@ def test_what_cannot_be_repeated_is_not_compared_and_says_so() -> None:
 @pytest.mark.usefixtures("float64")
 def test_a_check_changes_nothing() -> None:
     """All state is as if no step had been checked."""
-    module = ranks.module(lambda: faults.dense(LAYERS.Dropout(0.5), faults.Counter()), adam)
+    module = ranks.module(lambda: faults.dense(LAYERS.Dropout(0.5), faults.CallCounter()), adam)
     weights = []
     for verify in (job_file.Verify.OFF, job_file.Verify.ALWAYS):
         replicas, _ = ranks.run(module, faults.data(), 2, 4, verify=verify)
@@ -109,19 +109,19 @@ def test_a_check_changes_nothing() -> None:
 
 
 def test_checks_are_made_after_each_doubling_new_division_and_change() -> None:
-    schedule = inspection.CheckSchedule(2, always=False)
+    schedule = replica_referee.CheckSchedule(2, always=False)
     sizes = [4, 4, 3, 4, 1, 4, 4, 4, 3, 1]
     due = [number for number, size in enumerate(sizes, 1) if schedule.is_due(size)]
     assert due == [1, 2, 3, 4, 5, 8]
     changed = [False, False, True, False, True, True, True, True]
-    schedule = inspection.CheckSchedule(2, always=False)
+    schedule = replica_referee.CheckSchedule(2, always=False)
     due = [
         number
         for number, is_changed in enumerate(changed, 1)
         if schedule.is_due(4, changed=is_changed)
     ]
     assert due == [1, 2, 3, 4, 5, 7, 8]  # the third change is not
-    always = inspection.CheckSchedule(2, always=True)
+    always = replica_referee.CheckSchedule(2, always=True)
     assert all(always.is_due(size) for size in sizes)
 
 

@@ -43,12 +43,12 @@ class MeshRun(engine.RunTemplate):
         if engine_setup.evaluation is not None:
             # A script's callbacks (SwapEMAWeights) say whether averages are, as in Keras.
             averaged, spec = not self.context.script, engine_setup.evaluation.spec
-            evaluator = mesh_steps.Evaluation(
+            evaluator = mesh_steps.MeshEvaluator(
                 module, engine_setup.replicas, spec, averaged=averaged
             )
         choice = self.context.settings.job.trainer.on_non_finite_loss
         leaves_out = choice is job_file.OnNonFiniteLoss.CONTINUE
-        step = mesh_steps.TrainStep(
+        step = mesh_steps.MeshTrainStep(
             module,
             engine_setup.replicas,
             engine_setup.training.spec,

@@ -12,11 +12,11 @@ from tfparallel_trainer.contract import job_file
 from tfparallel_trainer.data import batching, nest
 from tfparallel_trainer.engines import engine
 from tfparallel_trainer.objective import checks, evaluate, metric_sums, state, synchrony, train_step
-from tfparallel_trainer.objective.referee import inspection, trials
+from tfparallel_trainer.objective.referee import replica_referee, trials
 from tfparallel_trainer.objective.replica import Replica
 
 
-class TrainStep(engine.Step):
+class MeshTrainStep(engine.Step):
     """The training step as a tf.function, traced once for each pattern of empty ranks.
 
     A step that gives the metrics adds them up together with the gradients. With `leaves_out` one
@@ -52,7 +52,7 @@ class TrainStep(engine.Step):
             )
         if verify is not job_file.Verify.OFF:
             is_always = verify is job_file.Verify.ALWAYS
-            self.referee = inspection.Referee(replicas, self, spec, always=is_always)
+            self.referee = replica_referee.ReplicaReferee(replicas, self, spec, always=is_always)
 
     def trace(self, pattern: tuple[bool, ...]) -> Any:
         """Trace the step on a few examples for a check (see `trials.Trial`)."""
@@ -173,7 +173,7 @@ def _unsized_nothing(spec: Any) -> Any:
     )
 
 
-class Evaluation(evaluate.Evaluator):
+class MeshEvaluator(evaluate.Evaluator):
     """Each rank goes through its part of the examples."""
 
     def __init__(

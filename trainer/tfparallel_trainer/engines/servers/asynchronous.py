@@ -11,7 +11,7 @@ import tensorflow as tf
 from tfparallel_trainer.contract import verification
 from tfparallel_trainer.data import batching, nest
 from tfparallel_trainer.engines import engine
-from tfparallel_trainer.engines.servers import checked_steps, presence, worker_steps
+from tfparallel_trainer.engines.servers import presence, server_referee, worker_steps
 from tfparallel_trainer.engines.servers.ledger import Ledger
 from tfparallel_trainer.engines.servers.worker_steps import WorkerFunctions
 from tfparallel_trainer.objective import evaluate, metric_sums
@@ -66,9 +66,9 @@ class Asynchronous:
     replica: Replica
     """Its variables are on the servers."""
     steps: WorkerFunctions
-    training: batching.Source
-    evaluation: batching.Source | None
-    referee: checked_steps.Referee | None = None
+    training: batching.BatchSource
+    evaluation: batching.BatchSource | None
+    referee: server_referee.ServerReferee | None = None
     """Compares steps with one process."""
 
     def __post_init__(self) -> None:
@@ -108,7 +108,7 @@ class Asynchronous:
         return self._collected(), requests
 
     def _give_alone(
-        self, work: Work, referee: checked_steps.Referee
+        self, work: Work, referee: server_referee.ServerReferee
     ) -> Sequence[engine.StepResult]:
         """Have a step made when all before it are, and compared with one process."""
         results = [*self.drain()]

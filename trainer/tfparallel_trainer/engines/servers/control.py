@@ -18,8 +18,8 @@ import tensorflow as tf
 from tfparallel_trainer import errors
 from tfparallel_trainer.comms import cluster, devices
 from tfparallel_trainer.lifecycle import termination
+from tfparallel_trainer.process_settings import Settings
 from tfparallel_trainer.reporting import console
-from tfparallel_trainer.settings import Settings
 from tfparallel_trainer.tasks import Task
 
 _ASK_EVERY_SECONDS = 1.0

@@ -15,10 +15,10 @@ from tfparallel_trainer.contract import job_file
 from tfparallel_trainer.engines import engine, setup
 from tfparallel_trainer.engines.servers import (
     asynchronous,
-    checked_steps,
     control,
     ledger,
     presence,
+    server_referee,
     worker_steps,
 )
 from tfparallel_trainer.objective import trial
@@ -71,7 +71,7 @@ class ParameterServerRun(engine.RunTemplate):
         context.stop.install()  # TensorFlow takes SIGTERM when it starts a cluster
         self._strategy = strategy
         self._coordinator = tf.distribute.coordinator.ClusterCoordinator(strategy)
-        engine_setup = setup.prepare(context, shape.Mesh(), [""], strategy.scope)
+        engine_setup = setup.prepare(context, shape.MeshShape(), [""], strategy.scope)
         replica = engine_setup.replicas[0]
         worker_steps.check(replica, len(self._cluster.with_role("worker")))
         # Callbacks may predict and evaluate: Keras does that here, with the servers' variables.
@@ -99,14 +99,16 @@ class ParameterServerRun(engine.RunTemplate):
             referee=self._referee(engine_setup),
         )
 
-    def _referee(self, engine_setup: setup.EngineSetup) -> checked_steps.Referee | None:
+    def _referee(self, engine_setup: setup.EngineSetup) -> server_referee.ServerReferee | None:
         context, trainer = self.context, self.context.settings.job.trainer
         if trainer.verify is job_file.Verify.OFF:
             return None
         (served,), sample = engine_setup.replicas, engine_setup.training.sample()
-        return checked_steps.Referee(
+        return server_referee.ServerReferee(
             served,
-            checked_steps.build(context.module, context.mesh(), trainer.seed, served.model, sample),
+            server_referee.build(
+                context.module, context.mesh(), trainer.seed, served.model, sample
+            ),
             engine_setup.training.spec,
             len(self._workers.steps),
             always=trainer.verify is job_file.Verify.ALWAYS,

@@ -17,7 +17,7 @@ _TO = " to "
 class Place:
     """The devices that the ranks of a mesh stand for."""
 
-    mesh: shape.Mesh
+    mesh: shape.MeshShape
     cluster: tasks.Cluster
     kind: str
     """What the devices are: GPU or CPU."""

@@ -19,11 +19,11 @@ from tfparallel_trainer.engines.split.execution import captures, pipeline_steps,
 from tfparallel_trainer.engines.split.model import skeleton
 from tfparallel_trainer.engines.split.pipeline import partition
 from tfparallel_trainer.engines.split.planning import search_space
-from tfparallel_trainer.engines.split.referee import examination, single_process, step_trial
+from tfparallel_trainer.engines.split.referee import single_process, split_referee, step_trial
 from tfparallel_trainer.engines.split.state import persistence
 from tfparallel_trainer.objective import checks, independence, likeness, replica
+from tfparallel_trainer.process_settings import Settings
 from tfparallel_trainer.reporting import console
-from tfparallel_trainer.settings import Settings
 from tfparallel_trainer.storage import folder
 
 
@@ -124,8 +124,10 @@ class SplitRun(engine.RunTemplate):
         state = self._model_state
         evaluator = None
         if engine_setup.evaluation is not None:
-            evaluator = pipeline_steps.Evaluation(module, self._ranks, engine_setup.evaluation.spec)
-        step = pipeline_steps.TrainStep(
+            evaluator = pipeline_steps.PipelineEvaluator(
+                module, self._ranks, engine_setup.evaluation.spec
+            )
+        step = pipeline_steps.PipelineTrainStep(
             module,
             self._ranks,
             engine_setup.training.spec,
@@ -136,7 +138,7 @@ class SplitRun(engine.RunTemplate):
         step.check_size(_last_batch(spec, engine_setup.training))
         if spec.verify is not job_file.Verify.OFF:
             trials = step_trial.Trials(self._ranks, step, state.state, engine_setup.training.spec)
-            step.referee = examination.SplitReferee(
+            step.referee = split_referee.SplitReferee(
                 self._ranks,
                 trials,
                 functools.partial(
@@ -149,7 +151,7 @@ class SplitRun(engine.RunTemplate):
             )
         return pipeline_steps.PipelineEngine(self._ranks, step, evaluator, engine_setup.evaluation)
 
-    def _build_single(self, bare: Any, examples: batching.Source) -> replica.Replica | str:
+    def _build_single(self, bare: Any, examples: batching.BatchSource) -> replica.Replica | str:
         """Build the model of one process, on the first process, to compare steps with it.
 
         It comes before the ranks' heads: what functions of the user bind last is theirs. Gives why
@@ -248,7 +250,7 @@ def _mesh_of(settings: Settings, count: int) -> job_file.Mesh:
     return mesh
 
 
-def _last_batch(spec: job_file.TrainerSpec, examples: batching.Source) -> int:
+def _last_batch(spec: job_file.TrainerSpec, examples: batching.BatchSource) -> int:
     """Examples of the smallest batch, as far as that is known before training."""
     whole, remainder = divmod(examples.examples or 0, spec.global_batch_size)
     return (

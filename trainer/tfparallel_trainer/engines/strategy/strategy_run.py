@@ -16,7 +16,7 @@ from tfparallel_trainer.data import batching
 from tfparallel_trainer.engines import engine, process_comparison, setup
 from tfparallel_trainer.engines.strategy import strategy_steps
 from tfparallel_trainer.objective import checks, independence, likeness, tracing
-from tfparallel_trainer.settings import Settings
+from tfparallel_trainer.process_settings import Settings
 
 _TPU_START_SECONDS = 600
 """How long a TPU may take to be initialised."""
@@ -49,7 +49,7 @@ class StrategyRun(engine.RunTemplate):
         division = batching.BatchSharding(
             batch_size=size, ranks=ranks, local_ranks=self._local_ranks
         )
-        engine_setup = setup.prepare(context, shape.Mesh(), [""], strategy.scope, division)
+        engine_setup = setup.prepare(context, shape.MeshShape(), [""], strategy.scope, division)
         (built,) = engine_setup.replicas
         for phase in built.computations:
             check_optimizer(phase.optimizer)
@@ -73,8 +73,8 @@ class StrategyRun(engine.RunTemplate):
             compares_models = self._compares_models(traced)
             omitted = omissions(settings.job.strategy, processes, compares_models=compares_models)
         if engine_setup.evaluation is not None:
-            evaluator = strategy_steps.Evaluation(traced, engine_setup.evaluation.spec)
-        step = strategy_steps.TrainStep(
+            evaluator = strategy_steps.StrategyEvaluator(traced, engine_setup.evaluation.spec)
+        step = strategy_steps.StrategyTrainStep(
             traced,
             engine_setup.training.spec,
             engine_setup.training.targets(independence.POOL),

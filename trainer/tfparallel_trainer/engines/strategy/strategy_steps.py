@@ -174,7 +174,7 @@ def ranks_of_process(strategy: Any) -> tuple[int, ...]:
     return tuple(numbers)
 
 
-class TrainStep(engine.Step):
+class StrategyTrainStep(engine.Step):
     """The step of all replicas of a strategy, on batches of a structure (tf.TensorSpec)."""
 
     def __init__(
@@ -208,9 +208,9 @@ class StrategyEngine(engine.Synchronous):
     def __init__(
         self,
         traced: ReplicatedModel,
-        step: TrainStep,
+        step: StrategyTrainStep,
         evaluator: evaluate.Evaluator | None,
-        examples: batching.Source | None,
+        examples: batching.BatchSource | None,
     ) -> None:
         super().__init__([traced.replica], step, evaluator, examples)
         self._steps = traced
@@ -238,7 +238,7 @@ class Omission:
         return verification.Check(step, {}, omitted) if omitted else None
 
 
-class Evaluation(evaluate.Evaluator):
+class StrategyEvaluator(evaluate.Evaluator):
     """Evaluates the replicas of this process together with those of its peers."""
 
     def __init__(self, traced: ReplicatedModel, spec: Any) -> None:

@@ -9,7 +9,7 @@ import numpy as np
 
 from tfparallel_trainer.contract import verification
 from tfparallel_trainer.objective import tracing
-from tfparallel_trainer.objective.referee import comparison, findings, observations, plain
+from tfparallel_trainer.objective.referee import comparison, findings, observations, reference_model
 
 _KIND = verification.Quantity
 _ROUNDINGS = 30.0
@@ -74,7 +74,7 @@ def describe(error: Exception) -> str:
 class Judge:
     """Compares steps with those of the model of one process."""
 
-    def __init__(self, model: plain.Model) -> None:
+    def __init__(self, model: reference_model.ReferenceModel) -> None:
         self._model = model
         self._limit = comparison.limit_of(model.model)
         self._precision = comparison.precision_of(model.model)
@@ -87,8 +87,8 @@ class Judge:
         self,
         step: int,
         examples: Any,
-        before: plain.Wholes,
-        of_ranks: plain.PlainOutcome,
+        before: reference_model.Wholes,
+        of_ranks: reference_model.StepOutcome,
         *,
         measures: bool,
     ) -> Judgement:
@@ -101,7 +101,7 @@ class Judge:
             return Judgement(quantities, differences, rounding, self._limit)
         again = self._model.run(step, examples, before, applied_gradients)
         random = self._differences(again, alone, before)[1]
-        moved = plain.moved(before, self._model.trained, step, self._precision)
+        moved = reference_model.moved(before, self._model.trained, step, self._precision)
         nearby = self._model.run(step, examples, moved, applied_gradients)
         rounding = np.maximum(random, self._differences(nearby, alone, before)[1])
         is_random = bool((random > self._limit).any())
@@ -112,7 +112,7 @@ class Judge:
         compared: Sequence[Judgement],
         step: int,
         examples: Any,
-        before: plain.Wholes,
+        before: reference_model.Wholes,
         *,
         divides_batch: bool,
     ) -> dict[verification.Quantity, verification.Difference]:
@@ -137,7 +137,7 @@ class Judge:
         self,
         differing: Sequence[JudgedQuantity],
         examples: Any,
-        before: plain.Wholes,
+        before: reference_model.Wholes,
         *,
         divides_batch: bool,
     ) -> findings.Fault:
@@ -152,7 +152,10 @@ class Judge:
         return findings.Fault.ASSIGNED if is_assigned else findings.Fault.UPDATE
 
     def _differences(
-        self, first: plain.PlainOutcome, second: plain.PlainOutcome, before: plain.Wholes
+        self,
+        first: reference_model.StepOutcome,
+        second: reference_model.StepOutcome,
+        before: reference_model.Wholes,
     ) -> tuple[list[JudgedQuantity], Any]:
         model = self._model
         quantities = [JudgedQuantity(observations.ObservedQuantity(_KIND.LOSS, ""))]

@@ -14,8 +14,8 @@ from tfparallel_trainer.data import batching
 from tfparallel_trainer.objective import evaluate, replica, train_step
 from tfparallel_trainer.objective.referee import (
     draws,
+    keras_step,
     observations,
-    reference,
     snapshots,
     trials,
 )
@@ -68,7 +68,7 @@ class Sides:
         if not self._references:
             outcomes = function.structured_outputs
             for rank_replica, (_, gradients, _) in zip(self._replicas, outcomes, strict=True):
-                self._references.append(reference.trace(rank_replica, self._spec, gradients))
+                self._references.append(keras_step.trace(rank_replica, self._spec, gradients))
             self.variables = [
                 observations.variables_of(rank_replica, traced)
                 for rank_replica, traced in zip(self._replicas, self._references, strict=True)

@@ -16,7 +16,7 @@ _WIDTH = comparison.PROJECTIONS
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Row:
+class RankRow:
     """What a rank tells the others: projections of both sides, and of its variables."""
 
     ranks: Any
@@ -75,7 +75,7 @@ class TableExchange:
 
     def table(
         self,
-        rows: Sequence[Row],
+        rows: Sequence[RankRow],
         variables: observations.Variables,
         takes_part: Sequence[bool],
         limit: float,

@@ -210,7 +210,7 @@ def test_stages_have_work_and_all_of_what_belongs_together(
 def setting_of(draw: Callable[..., Any], count: int) -> search_space.Setting:
     microbatches = draw(st.sampled_from([1, 2, 4]))
     return search_space.Setting(
-        mesh=shape.Mesh(
+        mesh=shape.MeshShape(
             stage=draw(st.integers(1, min(4, count))), data=draw(st.sampled_from([1, 2]))
         ),
         microbatches=microbatches,

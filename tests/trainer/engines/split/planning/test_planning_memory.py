@@ -67,13 +67,13 @@ def peaks(name: str, optimizer_name: str) -> tuple[int, float]:
     examples = arrays.ArraySource(
         (inputs, expected, None), batching.BatchSharding(rows, 1, (0,)), None
     )
-    mesh = shape.Mesh(generation=ranks.generation())
+    mesh = shape.MeshShape(generation=ranks.generation())
     divided = split_partition.divide(recorded, mesh)
     (batch,) = examples.epoch(0, 0)
     gc.collect()
     idle = taken()["current"]
     workers = engine.build(module, bare, divided, {0: ranks.DEVICES[0]}, examples)
-    step = pipeline_steps.TrainStep(module, workers, examples.spec, rows)
+    step = pipeline_steps.PipelineTrainStep(module, workers, examples.spec, rows)
     step(0, batch, frozenset())
     peak_bytes = []
     for number in range(1, 6):

@@ -30,7 +30,7 @@ from tfparallel_trainer.objective import evaluate, synchrony, train_step
 from tfparallel_trainer.objective.referee import trials
 
 
-class TrainStep(engine.Step):
+class PipelineTrainStep(engine.Step):
     """The step as a traced function; one for each way that a batch is divided.
 
     Args:
@@ -173,9 +173,9 @@ class PipelineEngine(engine.Synchronous):
     def __init__(
         self,
         local_ranks: ranks.Ranks,
-        step: TrainStep,
+        step: PipelineTrainStep,
         evaluator: evaluate.Evaluator | None,
-        examples: batching.Source | None,
+        examples: batching.BatchSource | None,
     ) -> None:
         super().__init__([rank.head for rank in local_ranks.local], step, evaluator, examples)
         self._ranks = local_ranks
@@ -193,7 +193,7 @@ class PipelineEngine(engine.Synchronous):
         self._ranks.barrier()
 
 
-class Evaluation(evaluate.Evaluator):
+class PipelineEvaluator(evaluate.Evaluator):
     """Evaluates the model of all ranks."""
 
     def __init__(self, module: user.Module, local_ranks: ranks.Ranks, spec: Any) -> None:

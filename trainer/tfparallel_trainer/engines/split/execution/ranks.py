@@ -276,7 +276,7 @@ def build(
     skeleton: Any,
     partition: Partition,
     places: Mapping[int, str],
-    examples: batching.Source,
+    examples: batching.BatchSource,
 ) -> Ranks:
     """Build what this process's ranks have of a model, by rank on their devices.
 

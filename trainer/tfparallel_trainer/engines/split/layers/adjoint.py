@@ -197,7 +197,7 @@ def _without_halo(
 ) -> tf.Tensor:
     has, wants = plan.needed[group.index], plan.owned[group.index]
     back = [
-        row_division.Message(message.target, message.source, message.span)
+        row_division.RowTransfer(message.target, message.source, message.span)
         for message in plan.messages()
     ]
     pieces, sent = _delivered(group, gradient, back, has, wants)
@@ -214,7 +214,7 @@ def _without_halo(
 def _delivered(
     group: collectives.Communicator,
     tensor: tf.Tensor,
-    messages: Sequence[row_division.Message],
+    messages: Sequence[row_division.RowTransfer],
     has: range,
     wants: range,
 ) -> tuple[list[tuple[range, tf.Tensor]], list[tf.Operation]]:

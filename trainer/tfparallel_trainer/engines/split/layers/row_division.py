@@ -34,7 +34,7 @@ def overlap(first: range, other: range) -> range:
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Message:
+class RowTransfer:
     """Rows that one rank has and another one needs."""
 
     source: int
@@ -77,13 +77,13 @@ class RowPlan:
         return tuple(share.output for share in self.shares)
 
     @functools.lru_cache  # noqa: B019
-    def messages(self) -> tuple[Message, ...]:
+    def messages(self) -> tuple[RowTransfer, ...]:
         """What ranks send each other before the layer computes, in one order for all of them.
 
         Pairs that share no rank are next to each other, so they can exchange at the same time.
         """
         messages = [
-            Message(source, target, rows)
+            RowTransfer(source, target, rows)
             for source, owned in enumerate(self.owned)
             for target, needed in enumerate(self.needed)
             if source != target and (rows := overlap(owned, needed))

@@ -21,7 +21,7 @@ from tfparallel_trainer.engines.split.pipeline import cutting, programs, schedul
 class Partition:
     """A model in stages on a mesh."""
 
-    mesh: shape.Mesh
+    mesh: shape.MeshShape
     model: graph.Graph
     stages: tuple[cutting.ModelStage, ...]
     microbatches: int
@@ -124,7 +124,7 @@ class Partition:
 
 def divide(
     model: graph.Graph,
-    mesh: shape.Mesh,
+    mesh: shape.MeshShape,
     microbatches: int,
     order: schedule.Schedule,
     ends: Sequence[int],

@@ -152,7 +152,7 @@ def lists(pipeline: PipelineSpec) -> dict[int, list[Step]]:
 
 def on_mesh(
     pipelines: Sequence[PipelineSpec],
-    mesh: shape.Mesh,
+    mesh: shape.MeshShape,
     *,
     trains: bool,
     shards_optimizer: bool = False,
@@ -193,7 +193,9 @@ def on_mesh(
     return rank_lists
 
 
-def _final_sums(mesh: shape.Mesh, rank: int, *, shards_optimizer: bool) -> Iterator[Collective]:
+def _final_sums(
+    mesh: shape.MeshShape, rank: int, *, shards_optimizer: bool
+) -> Iterator[Collective]:
     every_rank = tuple(range(mesh.size))
     if mesh.only_data and not shards_optimizer:
         yield Collective(every_rank, Sum(SumKind.GRADIENTS_AND_LOSS))

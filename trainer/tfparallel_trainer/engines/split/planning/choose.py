@@ -125,7 +125,7 @@ class _Search:
         """What a step with a cut costs."""
         return predict.predict(self._known(cut.setting.mesh), cut.path, cut.setting)
 
-    def _known(self, mesh: shape.Mesh) -> cost_tables.Tables:
+    def _known(self, mesh: shape.MeshShape) -> cost_tables.Tables:
         """The tables for a way of splitting layers, made once; or the TrainerError why not."""
         subject, key = self._subject, (mesh.spatial, mesh.tensor)
         if key not in self._tables:
@@ -176,7 +176,7 @@ def _others(best: plan.Plan, others: Sequence[plan.Plan]) -> Iterator[plan.Alter
 
 def _impossible(misfits: Sequence[_Cut], limit: int) -> Iterator[plan.Alternative]:
     """The meshes that do not fit, the nearest to it first."""
-    shown_meshes: set[shape.Mesh] = set()
+    shown_meshes: set[shape.MeshShape] = set()
     for cut in sorted(misfits, key=lambda cut: cut.value):
         setting = cut.setting
         if setting.mesh not in shown_meshes and len(shown_meshes) < _SHOWN:

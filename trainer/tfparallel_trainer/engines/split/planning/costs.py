@@ -125,7 +125,7 @@ REPLICATED = Sharding()
 """Every rank does all of it: what a node without a rule does."""
 
 
-ShardingsOf = Callable[[shape.Mesh], Sequence[Sharding]]
+ShardingsOf = Callable[[shape.MeshShape], Sequence[Sharding]]
 """Gives the way of each node on a mesh; raises a TrainerError when it cannot be split so."""
 
 

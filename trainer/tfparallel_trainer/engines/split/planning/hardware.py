@@ -75,13 +75,13 @@ class DeviceCluster:
         return self.inside if len({rank // self.devices for rank in ranks}) == 1 else self.across
 
 
-def link_within(mesh: shape.Mesh, cluster: DeviceCluster) -> Link:
+def link_within(mesh: shape.MeshShape, cluster: DeviceCluster) -> Link:
     """The slowest link between ranks that split layers together."""
     axes = (shape.Axis.TENSOR, shape.Axis.SPATIAL)
     return cluster.link({rank for axis in axes for rank in mesh.group(0, axis).ranks})
 
 
-def link_between(mesh: shape.Mesh, cluster: DeviceCluster, stage: int, other: int) -> Link:
+def link_between(mesh: shape.MeshShape, cluster: DeviceCluster, stage: int, other: int) -> Link:
     """The slowest link between ranks of two stages that send to each other."""
     processes = np.arange(mesh.size).reshape(mesh.degrees) // cluster.devices
     if (processes[:, stage] == processes[:, other]).all():

@@ -97,7 +97,7 @@ def _main() -> None:
         processes, _LIMIT_SECONDS, lambda line: print(line, file=sys.stderr)
     )
     strategy = rendezvous.join(processes, connections)
-    mesh = shape.Mesh(data=_PROCESSES, tensor=_DEVICES)
+    mesh = shape.MeshShape(data=_PROCESSES, tensor=_DEVICES)
     names = devices.names(processes, _DEVICES)
     first = processes.me * _DEVICES
     both = dict(enumerate(names, first))
@@ -109,7 +109,7 @@ def _main() -> None:
     del strategy  # the processes are one cluster as long as it lives
 
 
-def _link(mesh: shape.Mesh, axis: shape.Axis, places: Mapping[int, str]) -> hardware.Link:
+def _link(mesh: shape.MeshShape, axis: shape.Axis, places: Mapping[int, str]) -> hardware.Link:
     """Measure along an axis with groups of two, of whose devices some are in this process."""
     ends = [
         (name, collectives.Communicator.for_rank(mesh.group(rank, axis), rank, name))

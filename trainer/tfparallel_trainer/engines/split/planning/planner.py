@@ -147,7 +147,7 @@ def shardings_of(model: graph.Graph, optimizer: Any = None) -> ShardingsOf:
     and where the optimizer cannot train parts.
     """
 
-    def on(mesh: shape.Mesh) -> Sequence[Sharding]:
+    def on(mesh: shape.MeshShape) -> Sequence[Sharding]:
         degrees = {axis: mesh.degree(axis) for axis in layout.AXES}
         if not model.sharding_overrides and all(degree == 1 for degree in degrees.values()):
             return [costs.REPLICATED] * len(model.nodes)
@@ -196,8 +196,8 @@ def _sent(
     choice: assignment.Choice, work: schedule.Pass, degrees: Mapping[shape.Axis, int]
 ) -> tuple[int, float]:
     """How many messages a rank sends, and the bytes of an example in them."""
-    costs = [
+    transfers = [
         (traffic, degrees.get(traffic.axis, 1)) for traffic in choice.costs if traffic.work is work
     ]
-    messages = sum(traffic.messages(ranks) for traffic, ranks in costs)
-    return messages, sum(traffic.sent(1, ranks) for traffic, ranks in costs)
+    messages = sum(traffic.messages(ranks) for traffic, ranks in transfers)
+    return messages, sum(traffic.sent(1, ranks) for traffic, ranks in transfers)

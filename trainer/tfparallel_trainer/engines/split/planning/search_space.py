@@ -21,7 +21,7 @@ _MOST_MICROBATCHES = 64
 class Setting:
     """One choice."""
 
-    mesh: shape.Mesh
+    mesh: shape.MeshShape
     microbatches: int
     order: job_file.PipelineSchedule
     batch: int
@@ -89,7 +89,7 @@ def every(constraints: Constraints, ranks: int) -> list[Setting]:
     )
 
 
-def _mesh(degrees: Mapping[str, int], ranks: int) -> shape.Mesh:
+def _mesh(degrees: Mapping[str, int], ranks: int) -> shape.MeshShape:
     """Fill in the axis that is -1; a BadConfigurationError says where axes do not fit the ranks."""
     axes = [axis.value for axis in shape.Axis]
     for name, degree in degrees.items():
@@ -106,7 +106,7 @@ def _mesh(degrees: Mapping[str, int], ranks: int) -> shape.Mesh:
         raise errors.BadConfigurationError(
             f"mesh.{left[0]} and mesh.{left[1]} are both -1: only one can take the remaining ranks."
         )
-    degrees_of_mesh = shape.Mesh(
+    degrees_of_mesh = shape.MeshShape(
         **{name: degree for name, degree in degrees.items() if degree != -1}
     )
     remainder, beyond = divmod(ranks, degrees_of_mesh.size)
@@ -119,15 +119,15 @@ def _mesh(degrees: Mapping[str, int], ranks: int) -> shape.Mesh:
     return dataclasses.replace(degrees_of_mesh, **dict.fromkeys(left, remainder))
 
 
-def _meshes(ranks: int) -> Iterator[shape.Mesh]:
+def _meshes(ranks: int) -> Iterator[shape.MeshShape]:
     divisors = [size for size in range(1, ranks + 1) if ranks % size == 0]
     for data, stage, spatial in itertools.product(divisors, repeat=3):
         tensor, remainder = divmod(ranks, data * stage * spatial)
         if tensor and not remainder:
-            yield shape.Mesh(data=data, stage=stage, spatial=spatial, tensor=tensor)
+            yield shape.MeshShape(data=data, stage=stage, spatial=spatial, tensor=tensor)
 
 
-def _microbatches(mesh: shape.Mesh, constraints: Constraints) -> list[int]:
+def _microbatches(mesh: shape.MeshShape, constraints: Constraints) -> list[int]:
     """The numbers of microbatches to look at: powers of two that divide the batch of a replica."""
     replica_batch, remainder = divmod(constraints.batch, mesh.data)
     if remainder:

@@ -11,7 +11,7 @@ from tfparallel_trainer.checkpoint import shard
 from tfparallel_trainer.comms import shape
 from tfparallel_trainer.data import nest
 from tfparallel_trainer.engines.split.execution import rank_model, ranks, stage_worker
-from tfparallel_trainer.objective.referee import comparison, plain
+from tfparallel_trainer.objective.referee import comparison, reference_model
 
 
 class StateGathering:
@@ -31,7 +31,7 @@ class StateGathering:
         wholes = self._zeros(self._state.wholes)
         for key, entry in self._state.each():
             if entry.writes:
-                wholes[key][entry.box.slices] = plain.value_of(entry.variable)
+                wholes[key][entry.box.slices] = reference_model.value_of(entry.variable)
         return self._combined(wholes)
 
     def deviations(self, following: frozenset[str]) -> dict[str, float]:
@@ -47,7 +47,7 @@ class StateGathering:
             for key, entry in share.items():
                 if key in rows:
                     box_key = 1 + zlib.crc32(repr(entry.box).encode())
-                    projected = comparison.projections(plain.value_of(entry.variable))
+                    projected = comparison.projections(reference_model.value_of(entry.variable))
                     table[rows[key], rank.index] = [box_key, entry.writes, *projected]
         total = self._ranks.combine(table.reshape(-1)).reshape(table.shape)
         deviations = {key: _deviation(total[row]) for key, row in rows.items()}

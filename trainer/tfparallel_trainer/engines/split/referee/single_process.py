@@ -10,7 +10,7 @@ from tfparallel_trainer import random_state, user
 from tfparallel_trainer.checkpoint import keys, slots
 from tfparallel_trainer.comms import shape
 from tfparallel_trainer.objective import replica
-from tfparallel_trainer.objective.referee import judgement, plain
+from tfparallel_trainer.objective.referee import judgement, reference_model
 
 
 class UnfitError(Exception):
@@ -18,7 +18,7 @@ class UnfitError(Exception):
 
 
 def build(
-    module: user.Module, mesh: shape.Mesh, device: str, seed: int, sample: Any
+    module: user.Module, mesh: shape.MeshShape, device: str, seed: int, sample: Any
 ) -> replica.Replica | str:
     """Build the model of one process, as the user's functions do; gives why that cannot be."""
     replica.forget_names()
@@ -36,7 +36,7 @@ def build(
 
 def find_obstacle(count: int) -> str:
     """Return why the model of one process cannot have so many weights; empty: it can."""
-    most = plain.most_weights()
+    most = reference_model.most_weights()
     if count <= most:
         return ""
     return f"a model of more than {most:,} weights, which one process cannot hold"
@@ -61,4 +61,6 @@ def judge(
     optimizer = alone.optimizer
     of_optimizer = zip(slots.find_slots(optimizer, trained), optimizer.variables, strict=True)
     variables = {**weights, **{named[slot]: variable for slot, variable in of_optimizer}}
-    return judgement.Judge(plain.Model(alone, variables, spec, takes_gradients=True))
+    return judgement.Judge(
+        reference_model.ReferenceModel(alone, variables, spec, takes_gradients=True)
+    )

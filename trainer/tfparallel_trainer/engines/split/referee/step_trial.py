@@ -19,7 +19,7 @@ from tfparallel_trainer.objective.referee import (
     comparison,
     draws,
     observations,
-    plain,
+    reference_model,
     sampling,
     snapshots,
 )
@@ -44,7 +44,7 @@ class Trials:
     def __init__(
         self,
         local_ranks: ranks.Ranks,
-        step: pipeline_steps.TrainStep,
+        step: pipeline_steps.PipelineTrainStep,
         state: shard.State,
         spec: Any,
     ) -> None:
@@ -136,14 +136,16 @@ class Trials:
         finally:
             before.restore()
 
-    def assign(self, wholes: plain.Wholes, keys: Sequence[str]) -> None:
+    def assign(self, wholes: reference_model.Wholes, keys: Sequence[str]) -> None:
         """Give the ranks their parts of some variables."""
         for key, entry in self._state.each():
             if key in keys:
                 kind = tf.as_dtype(entry.variable.dtype).as_numpy_dtype
                 entry.variable.assign(wholes[key][entry.box.slices].astype(kind))
 
-    def run(self, sample: TrialSample, before: plain.Wholes) -> plain.PlainOutcome:
+    def run(
+        self, sample: TrialSample, before: reference_model.Wholes
+    ) -> reference_model.StepOutcome:
         """Make the step from the state as it is, which `before` has; changes it."""
         heads = [rank.head for rank in self._ranks.local]
         evaluate.reset_metrics(heads)
@@ -156,7 +158,7 @@ class Trials:
         loss, gradients = self._traced[sample.shares](tf.constant(sample.step, tf.int64), parts)
         total = self.gathering.gradients(gradients)
         after = self.gathering.state()
-        return plain.PlainOutcome(
+        return reference_model.StepOutcome(
             loss=float(loss),
             gradients=total,
             changes={key: change - before[key] for key, change in after.items()},

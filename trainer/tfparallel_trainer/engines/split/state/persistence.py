@@ -21,7 +21,7 @@ from tfparallel_trainer.comms import agreement
 from tfparallel_trainer.contract import outputs
 from tfparallel_trainer.engines.split.execution import rank_model
 from tfparallel_trainer.engines.split.state import blueprint, model_export
-from tfparallel_trainer.settings import Settings
+from tfparallel_trainer.process_settings import Settings
 from tfparallel_trainer.storage import directory
 
 
@@ -103,10 +103,12 @@ class Persistence:
         )
 
 
-def share_of(drawn: blueprint.Blueprint, rank: rank_model.RankModel) -> dict[str, shard.Shard]:
+def share_of(
+    drawn: blueprint.Blueprint, rank: rank_model.RankModel
+) -> dict[str, shard.VariableShard]:
     """What a rank brings to a checkpoint."""
     weights = {
-        key: shard.Shard(
+        key: shard.VariableShard(
             variable=variable,
             whole=drawn.wholes[key],
             part=rank.parts.get(key, ()),
