@@ -60,13 +60,13 @@ class Recorder:
         finally:
             sys.setprofile(None)
 
-    def check(self, way: Way) -> None:
+    def check(self, walk: Way) -> None:
         """Check that each step is called, in the order of the page, and nothing else."""
-        assert len({*way.steps}) == len(way.steps)
+        assert len({*walk.steps}) == len(walk.steps)
         order = {call: number for number, call in enumerate(self.calls)}
-        assert [step for step in way.steps if step not in order] == []
-        assert [*way.steps] == sorted(way.steps, key=order.__getitem__)
-        assert sorted(module for module in self.modules if not way.has(module)) == []
+        assert [step for step in walk.steps if step not in order] == []
+        assert [*walk.steps] == sorted(walk.steps, key=order.__getitem__)
+        assert sorted(module for module in self.modules if not walk.has(module)) == []
 
     def _take(self, frame: FrameType, event: str, _: object) -> None:
         code = frame.f_code
