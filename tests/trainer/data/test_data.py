@@ -40,6 +40,29 @@ def test_epochs_and_seeds_differ() -> None:
     assert len(set(orders)) == 3
 
 
+@pytest.mark.parametrize("size", [7, 30])
+def test_an_order_is_computed_for_many_batches_at_once(
+    size: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(order, "_WINDOW", 25)
+    windows: list[range] = []
+    whole = order.shuffled(range(80), 80, 3, 1)
+
+    def shuffled(positions: range, *arguments: int) -> Any:
+        windows.append(positions)
+        return whole[positions.start : positions.stop]
+
+    monkeypatch.setattr(order, "shuffled", shuffled)
+    in_turn = order.ShuffledOrder(80, 3, 1)
+    for positions in order.batches(80, size, 5):
+        halves = [positions[part.start : part.stop] for part in order.split(len(positions), 2)]
+        np.testing.assert_array_equal(
+            np.concatenate([in_turn[half] for half in halves]),
+            whole[positions.start : positions.stop],
+        )
+    assert len(windows) <= 6
+
+
 def division(batch: int, count: int) -> batching.BatchSharding:
     return batching.BatchSharding(batch_size=batch, ranks=count, local_ranks=tuple(range(count)))
 

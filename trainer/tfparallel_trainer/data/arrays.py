@@ -37,15 +37,18 @@ class ArraySource:
         return None if y is None else nest.convert(lambda array: array[numbers], y)
 
     def epoch(self, number: int, start: int) -> Generator[batching.Batch, None, None]:
+        shuffled = None
+        if self._seed is not None:
+            shuffled = order.ShuffledOrder(self.examples, self._seed, number)
         for positions in order.batches(self.examples, self._division.batch_size, start):
-            parts = [self._rows(part, number) for part in self._division.parts(positions)]
+            parts = [self._rows(part, shuffled) for part in self._division.parts(positions)]
             yield batching.Batch(len(positions), parts, self._fingerprint)
 
-    def _rows(self, positions: range, epoch: int) -> Any:
-        """The examples at these positions of an epoch; None where there are none."""
-        if not positions or self._seed is None:
+    def _rows(self, positions: range, shuffled: order.ShuffledOrder | None) -> Any:
+        """The examples at these positions of an order; None where there are none."""
+        if not positions or shuffled is None:
             return batching.rows(self._arrays, positions)
-        numbers = order.shuffled(positions, self.examples, self._seed, epoch)
+        numbers = shuffled[positions]
         return nest.convert(lambda array: array[numbers], self._arrays)
 
 

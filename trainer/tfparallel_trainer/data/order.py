@@ -10,6 +10,9 @@ import numpy as np
 import numpy.typing as npt
 import tensorflow as tf
 
+_WINDOW = 1 << 14
+"""For how many positions an order is computed at once."""
+
 
 def split(examples: int, parts: int) -> list[range]:
     """Divide consecutive examples into parts as equal as can be; the first ones are longer."""
@@ -45,6 +48,26 @@ def shuffled(positions: range, examples: int, seed: int, epoch: int) -> npt.NDAr
             tf.constant(epoch, tf.int64),
         )
     return np.asarray(indices.numpy(), np.int64)
+
+
+class ShuffledOrder:
+    """An epoch's order, as `shuffled` has it, for positions that are asked for one after the other.
+
+    What TensorFlow needs for a call is more than for thousands of positions.
+    """
+
+    def __init__(self, examples: int, seed: int, epoch: int) -> None:
+        self._arguments = (examples, seed, epoch)
+        self._window = range(0)
+        self._numbers = np.zeros((0,), np.int64)
+
+    def __getitem__(self, positions: range) -> npt.NDArray[np.int64]:
+        window = self._window
+        if not window.start <= positions.start <= positions.stop <= window.stop:
+            end = min(positions.start + _WINDOW, self._arguments[0])
+            self._window = window = range(positions.start, max(positions.stop, end))
+            self._numbers = shuffled(window, *self._arguments)
+        return self._numbers[positions.start - window.start : positions.stop - window.start]
 
 
 def numbers(positions: tf.Tensor, examples: int, seed: int, epoch: tf.Tensor) -> tf.Tensor:

@@ -70,7 +70,7 @@ class WorkerFunctions:
         """The variables outside the model that what `training` gives reads."""
         counter = tracing.Closure(self.applied_steps, is_assigned=True)
         variables = [*tracing.variables_of(self.replica), counter]
-        return tracing.find_closures(training.get_concrete_function().graph, variables)
+        return tracing.find_closures(training.graph, variables)
 
     def evaluation(self, spec: Any) -> Any:
         """Trace the evaluation, from a batch's leaves to sums of the loss and metrics' states."""
@@ -89,16 +89,16 @@ class WorkerFunctions:
         self.replica.optimizer.iterations.assign(self.applied_steps.read_value())
 
     def _traced(self, run: Any, signature: list[Any], what: str) -> Any:
+        """A concrete function: for another the coordinator looks at the arguments of each call."""
         traced = tf.function(run, autograph=False, input_signature=signature)
         logger = tf.get_logger()
         before = logger.level
         logger.setLevel("ERROR")  # it warns of what is only traced here, and run by workers
         try:
             with user.guard(self.module.path, f"tracing {what} raised"), self.strategy.scope():
-                traced.get_concrete_function()
+                return traced.get_concrete_function()
         finally:
             logger.setLevel(before)
-        return traced
 
     def _step(self, step: tf.Tensor, part: Any) -> Any:
         replica = self.replica
