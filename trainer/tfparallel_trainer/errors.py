@@ -1,4 +1,4 @@
-"""The ways in which a run ends early: each error knows the exit code that it means."""
+"""The errors that end a run early. Each has an exit code."""
 
 from collections.abc import Iterator
 from typing import Self
@@ -6,20 +6,20 @@ from typing import Self
 from tfparallel_trainer.contract import exits
 
 _READ_ONLY = "Read-only file system"
-"""What Linux says of EROFS, in errors of Python and of TensorFlow."""
+"""Linux' message for EROFS, in errors of Python and of TensorFlow."""
 
 
 class TrainerError(Exception):
-    """Ends the run with `exit`; its text is one sentence (or few) for a person."""
+    """An error that ends the run with `exit`. Its message is a sentence or a few, for people."""
 
     exit: exits.Exit = exits.Exit.INTERNAL_ERROR
     everywhere: bool = False
     """Whether every process raises it at the same step, so that each can wait for the others."""
     _keras_call_info_injected = True
-    """Keras then adds no arguments and colors to what a layer raises."""
+    """An attribute that stops Keras from adding arguments and colors to a layer's error."""
 
     def on_every_process(self) -> Self:
-        """Mark an error that follows from what all processes have agreed on."""
+        """Mark an error that every process raises, because all have agreed on its cause."""
         self.everywhere = True
         return self
 
@@ -31,7 +31,7 @@ class BadConfigurationError(TrainerError):
 
 
 class UserCodeError(TrainerError):
-    """The user's module, model or data raised, or is not what the interface asks for."""
+    """The user's module, model or data raised an error, or breaks the interface."""
 
     exit = exits.Exit.USER_ERROR
 
@@ -44,9 +44,9 @@ class UserCodeError(TrainerError):
         self.place = place
         """Path of the user's file, with the line if it is known; empty if nobody knows it yet."""
         self.function = function
-        """Function of the user's module that has to change, where no line is known."""
+        """Function of the user's module that has to change, if no line is known."""
         self.hint = ""
-        """A sentence on what the user's module has in place of that function."""
+        """A sentence on a similar function in the user's module."""
 
     def __str__(self) -> str:
         sentence = f"{super().__str__()} {self.hint}".rstrip()
@@ -66,7 +66,7 @@ class VerificationError(TrainerError):
 
 
 class DeviceError(TrainerError):
-    """A device, its libraries or what joins devices failed."""
+    """A device, its libraries or a connection between devices failed."""
 
     exit = exits.Exit.DEVICE_FAILED
 

@@ -1,4 +1,4 @@
-"""What this process was started with: environment and job file, read once and checked."""
+"""The settings of this process: environment and job file, read once and checked."""
 
 import dataclasses
 import hashlib
@@ -18,12 +18,12 @@ from tfparallel_trainer.storage import bucket, directory, prefix
 from tfparallel_trainer.storage import folder as folders
 
 _GRACE_SECONDS = 30
-"""What Kubernetes gives a pod that says nothing."""
+"""The grace period that Kubernetes gives a pod by default."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class ProgressTarget:
-    """Where progress is pushed to."""
+    """The target of reports of progress."""
 
     url: str
     token_file: pathlib.Path | None
@@ -34,7 +34,7 @@ class ProgressTarget:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Settings:
-    """All that a run depends on besides the user's module."""
+    """Everything on which a run depends, except the user's module."""
 
     job: job_file.JobFile
     digest: str
@@ -51,13 +51,13 @@ class Settings:
     """Whether the chief writes a line for each step."""
     progress: ProgressTarget | None
     first_epoch: int = 0
-    """The epoch that training begins with, where no checkpoint says otherwise."""
+    """The epoch with which training begins, unless a checkpoint names another."""
     grace_seconds: int = _GRACE_SECONDS
     """How long after SIGTERM this process is killed."""
     namespace: str = ""
-    """Of a job that keeps its results in a bucket; empty in local runs."""
+    """Namespace of a job that keeps its results in a bucket; empty in local runs."""
     same_dropout: bool = False
-    """Whether parts of a tensor get the dropout that the whole one would get."""
+    """Whether parts of a tensor get the same dropout as the whole tensor."""
 
     @property
     def module_digest(self) -> str:
@@ -133,7 +133,7 @@ def read(env: Mapping[str, str] = os.environ) -> Settings:
 
 
 def _digest(job: job_file.JobFile) -> str:
-    """Leave out how the code comes here: the module itself is compared when a job runs again."""
+    """Leave out the source of the code, because a restart compares the module itself."""
     unread = {"trainer": {"source": {"archive", "requirements"}}}
     content = job.model_dump_json(by_alias=True, exclude=unread)
     return hashlib.sha256(content.encode()).hexdigest()
@@ -184,7 +184,10 @@ def _required(env: Mapping[str, str], name: str, meaning: str) -> str:
 
 
 def positive(env: Mapping[str, str], name: str) -> int | None:
-    """Read a number from 1; None where the variable is not set, else a BadConfigurationError."""
+    """Read a number from 1 on; None: the variable is not set.
+
+    Anything else is a BadConfigurationError.
+    """
     value = env.get(name)
     if value is None:
         return None
@@ -248,7 +251,7 @@ def _job(path: str) -> job_file.JobFile:
 
 
 def progress_target(env: Mapping[str, str]) -> ProgressTarget | None:
-    """Where the environment says that progress goes."""
+    """The target of progress in the environment."""
     url = env.get(environment.PROGRESS_URL)
     if not url:
         return None

@@ -24,7 +24,7 @@ from tfparallel_trainer.lifecycle import termination
 from tfparallel_trainer.reporting import console
 
 _PIP = pathlib.Path("/opt/pip/bin/pip")
-"""In an environment of its own: that of the trainer's image has no pip."""
+"""A separate environment with pip, which the trainer's image lacks."""
 
 _OPTIONS = (
     *("--disable-pip-version-check", "--no-cache-dir", "--no-compile", "--no-input"),
@@ -36,11 +36,11 @@ _UNREACHABLE = re.compile(
     r"|NewConnectionError|NameResolutionError|Connection (refused|reset|aborted|broken)"
     r"|Network is unreachable|IncompleteRead|HTTP error 5\d\d|5\d\d Server Error"
 )
-"""What pip prints when a server does not answer, which another try may mend."""
+"""Messages of pip if a server does not answer, after which a retry may succeed."""
 
 _FULL = "No space left on device"
 _TRANSIENT = (errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.ESTALE, errno.ETIMEDOUT)
-"""Errors of disks that another try, or another node, may mend."""
+"""Errors of disks after which a retry, or another node, may succeed."""
 
 _LONGEST_REASON = 400
 _PACKAGES = "*/python*/*-packages"
@@ -141,7 +141,7 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _empty(folder: pathlib.Path) -> None:
-    """Empty it, because a restarted node runs init containers again, in the same volumes."""
+    """Empty the folder, because a restarted node runs init containers again in the same volumes."""
     for entry in folder.iterdir():
         if entry.is_dir() and not entry.is_symlink():
             shutil.rmtree(entry)
@@ -169,7 +169,7 @@ def _pip() -> list[str]:
 
 
 def _run(command: Sequence[str], folder: pathlib.Path, out: console.Console) -> str | None:
-    """Show what a command prints; return it if the command fails."""
+    """Show the output of a command, and return it if the command fails."""
     lines = []
     with subprocess.Popen(
         command, cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True

@@ -1,1 +1,1 @@
-"""Examples: their order, and which rank gets which."""
+"""Examples: their order, and their division over ranks."""

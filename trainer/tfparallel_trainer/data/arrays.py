@@ -1,4 +1,4 @@
-"""Examples that are held in arrays: the order is ours and exact for any number of ranks."""
+"""Examples in arrays, in an order that is the same for any number of ranks."""
 
 from collections.abc import Generator, Mapping
 from typing import Any
@@ -12,7 +12,7 @@ from tfparallel_trainer import errors
 from tfparallel_trainer.data import batching, fingerprints, nest, order
 
 PARTS = ("x", "y", "sample_weight")
-"""Names of what a data function returns."""
+"""Names of the parts that a data function returns."""
 
 _NOT_DENSE = (tf.RaggedTensor, tf.RaggedTensorSpec, tf.SparseTensor, tf.SparseTensorSpec)
 
@@ -45,7 +45,7 @@ class ArraySource:
             yield batching.Batch(len(positions), parts, self._fingerprint)
 
     def _rows(self, positions: range, shuffled: order.ShuffledOrder | None) -> Any:
-        """The examples at these positions of an order; None where there are none."""
+        """The examples at these positions of an order; None: there are none."""
         if not positions or shuffled is None:
             return batching.rows(self._arrays, positions)
         numbers = shuffled[positions]
@@ -53,10 +53,10 @@ class ArraySource:
 
 
 def checked(data: Any, function: str) -> Any:
-    """Turn what a data function returned into arrays (x, y, sample_weight).
+    """Convert the result of a data function to arrays (x, y, sample_weight).
 
     It may be x, (x,), (x, y) or (x, y, sample_weight), each an array or a structure of arrays of
-    one length. Anything else, and nothing at all, is a UserCodeError.
+    the same length. Anything else, and no result at all, is a UserCodeError.
     """
     if isinstance(data, np.ndarray | dict):
         data = (data,)
@@ -100,7 +100,7 @@ def dense_triple(data: Any, name: str) -> tuple[Any, Any, Any]:
 
 
 def weights_of_classes(y: Any, class_weight: Mapping[int, float]) -> npt.NDArray[Any]:
-    """The weight of each target's class, 1 for classes that are not named; y must be there."""
+    """The weight of each target's class; 1 for classes that are not named. Requires y."""
     if y is None:
         raise errors.UserCodeError("class_weight is given, and the data has no y: remove it.")
     classes = np.asarray(y)

@@ -1,7 +1,7 @@
-"""Data that comes in batches, as Keras' fit takes it: data sets, generators and PyDatasets.
+"""Batched data, as Keras' fit takes it: data sets, generators and PyDatasets.
 
-A batch of theirs is the batch of all replicas together: every process reads all of them and keeps
-its own part. So all processes must read the same batches, which is compared for the first one.
+Such a batch is the batch of all replicas together. Every process reads all batches, and keeps its
+own part of each. So all processes must read the same batches; they compare the first one.
 """
 
 import dataclasses
@@ -20,26 +20,27 @@ from tfparallel_trainer.data import arrays, batching, nest, order, passes
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Batches:
-    """Something that gives batches."""
+    """A source of batches."""
 
     name: str
-    """Of the argument, for the messages."""
+    """Name of the argument, for messages."""
     start_pass: Callable[[int], Iterator[Any]]
-    """Begins the pass of this number; the batches are as the user gives them."""
+    """Begins the pass of this number, with batches as the user gives them."""
     skip: Callable[[Iterator[Any] | None], None]
-    """Leaves out a pass, which may have begun: those after it are as if it had been made."""
+    """Skips a pass, which may have begun. Later passes are the same as without the skip."""
     count: int | None
-    """Batches in a pass, where that is known."""
+    """Number of batches in a pass, if known."""
     spec: Any
-    """Structure of a batch, as tf.TensorSpec; None: what the first two have in common."""
+    """Structure of a batch, as tf.TensorSpec; None: that which the first two have in common."""
     once: bool = False
-    """Whether there is one pass only."""
+    """Whether the source has only one pass."""
     endless: bool = False
-    """Whether a pass is known not to end."""
+    """Whether a pass never ends."""
 
 
 def opened(data: Any, name: str, shuffle_seed: int | None) -> Batches | None:
-    """Batches from an argument, a PyDataset's shuffled by the seed; None when it gives none."""
+    """The batches of an argument, with those of a PyDataset shuffled by the seed; None: it has
+    none."""
     if isinstance(data, tf.data.Dataset):
         return _of_data_set(data, name)
     if isinstance(data, keras.utils.PyDataset):
@@ -131,13 +132,13 @@ class BatchedDataset:
 
     @property
     def steps(self) -> int | None:
-        """Batches in an epoch, where that is known."""
+        """Number of batches in an epoch, if known."""
         count = self._batches.count
         return count if self._steps is None else min(self._steps, count or self._steps)
 
     @property
     def digest(self) -> int:
-        """A number that the first batch has."""
+        """A fingerprint of the first batch."""
         checksum = 0
         for leaf in map(np.asarray, nest.leaves(self._first)):
             content = leaf.astype("S") if leaf.dtype == object else leaf
@@ -145,7 +146,7 @@ class BatchedDataset:
         return checksum
 
     def divided(self, division: batching.BatchSharding) -> batching.BatchSource:
-        """Cut each batch over the ranks."""
+        """Divide each batch over the ranks."""
         return _Source(self, division)
 
     def sample(self) -> Any:
@@ -153,7 +154,10 @@ class BatchedDataset:
         return nest.convert(lambda leaf: leaf[:1], self._first)
 
     def epoch(self, number: int) -> Iterator[Any]:
-        """The whole batches of an epoch; after a restart those of earlier ones are left out."""
+        """The whole batches of an epoch.
+
+        After a restart, the batches of earlier epochs are skipped.
+        """
         if not self._restarts:
             self._leave_out(number - self._coming)
             self._coming = number + 1
@@ -184,7 +188,7 @@ class BatchedDataset:
         return self._steps is None and not self._batches.once
 
     def _leave_out(self, epochs: int) -> None:
-        """Let the next epoch be that after so many others, of which whole passes are not read."""
+        """Continue with the epoch after so many others, without reading their whole passes."""
         count = self._batches.count
         if self._makes_passes:
             in_pass = 1
@@ -200,7 +204,7 @@ class BatchedDataset:
                 pass
 
     def _take_begun(self) -> Iterator[Any] | None:
-        """The rest of the pass that `__init__` has begun; at the first call only."""
+        """The remaining batches of the pass that `__init__` has begun, at the first call only."""
         begun, self._begun = self._begun, None
         return begun
 
@@ -214,7 +218,7 @@ class BatchedDataset:
             self._pass = None
 
     def _described(self, read: Sequence[Any]) -> Any:
-        """The structure of the batches, of which these have been read."""
+        """The structure of the batches, given those that have been read."""
         if self._batches.spec is None:
             columns = zip(*(self._leaves_like(batch, self._first) for batch in read), strict=True)
             return nest.packed(self._first, [_spec_of(column) for column in columns])
@@ -257,14 +261,14 @@ class BatchedDataset:
 
 
 class _Source:
-    """Each batch, cut over the ranks."""
+    """Each batch, divided over the ranks."""
 
     def __init__(self, whole: BatchedDataset, division: batching.BatchSharding) -> None:
         self._whole = whole
         self._division = division
         steps = whole.steps
         self.examples = None if steps is None else steps * division.batch_size
-        """As many as full batches have, where their number is known."""
+        """The size of full batches, if known."""
         self.spec = whole.spec
         self.sample = whole.sample
 
@@ -273,7 +277,7 @@ class _Source:
 
 
 def _cast(name: str, leaf: Any, spec: tf.TensorSpec) -> Any:
-    """Give an array of a batch the type of the first batch's."""
+    """Convert an array of a batch to the type of the first batch."""
     if not spec.shape.is_compatible_with(leaf.shape):
         raise errors.UserCodeError(
             f"{name} gives an array of shape {tuple(leaf.shape)} where the first two batches have "

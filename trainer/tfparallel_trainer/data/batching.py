@@ -1,4 +1,4 @@
-"""Batches, how they are divided over ranks, and what gives them."""
+"""Batches, their division over ranks, and their sources."""
 
 import dataclasses
 from collections.abc import Callable, Generator, Iterable
@@ -14,7 +14,7 @@ class Batch:
     """The examples of one optimizer step."""
 
     examples: int
-    """How many over all ranks."""
+    """Number of examples over all ranks."""
     parts: list[Any]
     """For each replica of this process (x, y, sample_weight) with [n, …] each; sample_weight may be
     None. None for a replica that has no example in this step."""
@@ -24,17 +24,17 @@ class Batch:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class BatchSharding:
-    """How batches are cut."""
+    """How batches are divided."""
 
     batch_size: int
     """Examples over all ranks."""
     ranks: int
     """Ranks that a batch is divided over."""
     local_ranks: tuple[int, ...]
-    """Which of them belong to this process."""
+    """The ranks that belong to this process."""
 
     def parts(self, positions: range) -> list[range]:
-        """Which of the consecutive examples of a batch each rank of this process has."""
+        """The range of a batch's examples for each rank of this process."""
         parts = order.split(len(positions), self.ranks)
         return [positions[parts[rank].start : parts[rank].stop] for rank in self.local_ranks]
 
@@ -44,7 +44,7 @@ class BatchSharding:
         start: int,
         fingerprint: Callable[[Any], fingerprints.Fingerprint] = lambda _: fingerprints.NOTHING,
     ) -> Generator[Batch, None, None]:
-        """Divide batches (x, y, sample_weight) over ranks, but for the first `start` examples."""
+        """Divide batches (x, y, sample_weight) over ranks, without the first `start` examples."""
         passed = 0
         for whole in map(nest.triple, batches):
             examples = count(whole)
@@ -55,11 +55,11 @@ class BatchSharding:
 
 
 class BatchSource(Protocol):
-    """Where batches come from."""
+    """A source of batches."""
 
     @property
     def examples(self) -> int | None:
-        """Examples in an epoch; None when that shows only at its end."""
+        """Number of examples in an epoch; None: known only at its end."""
 
     @property
     def spec(self) -> Any:
@@ -82,19 +82,19 @@ class Indexed(Protocol):
 
 @runtime_checkable
 class Shardable(Protocol):
-    """Makes a source by itself once it knows how batches are cut."""
+    """Creates its own source, once it knows how batches are divided."""
 
     def divided(self, division: BatchSharding) -> BatchSource:
-        """Cut batches in this way."""
+        """Divide batches in this way."""
 
 
 def count(whole: Any) -> int:
-    """How many examples a batch has."""
+    """The number of examples in a batch."""
     return int(nest.leaves(whole)[0].shape[0])
 
 
 def rows(whole: Any, part: range) -> Any:
-    """Consecutive examples of a batch; None where there are none."""
+    """Consecutive examples of a batch; None: there are none."""
     if not part:
         return None
     return nest.convert(lambda leaf: leaf[part.start : part.stop], whole)

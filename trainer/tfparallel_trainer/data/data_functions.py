@@ -13,7 +13,7 @@ from tfparallel_trainer.data import arrays, batches, batching, feed, rows, strea
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Request:
-    """What the data functions are told, but for the epoch, and how batches are cut."""
+    """The arguments of data functions except the epoch, and the division of batches."""
 
     context: user.Context
     division: batching.BatchSharding
@@ -24,8 +24,8 @@ class Request:
 def training(module: user.Module, request: Request) -> feed.Feed:
     """The training examples, prepared ahead.
 
-    Examples that have numbers are shuffled again for each epoch; data sets and generators stay as
-    they are. What the interface does not know is a UserCodeError.
+    Examples with numbers are shuffled again for each epoch. Data sets and generators keep their
+    order. A result that the interface does not know is a UserCodeError.
     """
     with module.concerns("training_data"):
         return feed.Feed(_Function(module, "training_data", request, shuffled=True).opened())
@@ -47,7 +47,7 @@ class _Function:
     shuffled: bool
 
     def opened(self) -> batching.BatchSource:
-        """Make a feed of what it returns for epoch 0."""
+        """Create a feed from the function's result for epoch 0."""
         data = self._call(0)
         division = self.request.division
         if isinstance(data, keras.utils.PyDataset):

@@ -14,7 +14,7 @@ from tfparallel_trainer.data import batching
 from tfparallel_trainer.reporting import input_wait
 
 BATCHES = 2
-"""How many batches may be ready and not asked for yet."""
+"""Maximum number of batches that are ready but not requested yet."""
 
 _LEAVE_SECONDS = 2.0
 """How long the end of an epoch waits for a batch that is no longer needed."""
@@ -22,18 +22,19 @@ _LEAVE_SECONDS = 2.0
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class FeedPosition:
-    """The position of a feed: where the batches that it has given end."""
+    """The position of a feed: the end of the batches that it has delivered."""
 
     epoch: int = 0
     example: int = 0
-    """How many examples of the epoch are given."""
+    """Number of examples of the epoch that have been delivered."""
 
 
 class Feed:
-    """The batches of all epochs, prepared before they are asked for.
+    """The batches of all epochs, prepared before they are requested.
 
-    The user's data function runs in the thread that asks for batches; only what reads, converts and
-    cuts examples runs in one of its own. The position counts what is given, not what is prepared.
+    The user's data function runs in the thread that requests batches. Only reading, converting and
+    dividing examples runs in a separate thread. The position counts delivered batches, not prepared
+    ones.
     """
 
     def __init__(self, source: batching.BatchSource) -> None:
@@ -43,21 +44,21 @@ class Feed:
         self._state = FeedPosition()
         self._length: int | None = None
         self.wait = input_wait.Wait()
-        """How long this process waits for its batches."""
+        """The time that this process waits for its batches."""
 
     def targets(self, count: int) -> Any:
-        """Targets from all over the source, where it has them at hand; else None."""
+        """Targets from all over the source, if they are in memory; else None."""
         return self._source.targets(count) if isinstance(self._source, batching.Indexed) else None
 
     @property
     def examples(self) -> int | None:
-        """Examples in an epoch, where the source knows or an epoch has ended."""
+        """Number of examples in an epoch, if the source knows it or an epoch has ended."""
         length = self._source.examples
         return self._length if length is None else length
 
     @property
     def state(self) -> FeedPosition:
-        """Where the next batch begins."""
+        """The position of the next batch."""
         return self._state
 
     def restore(self, state: FeedPosition) -> None:
@@ -70,7 +71,7 @@ class Feed:
         return self.remaining()
 
     def remaining(self) -> Generator[batching.Batch, None, None]:
-        """The batches of this epoch that are not given yet."""
+        """The remaining batches of this epoch."""
         batches = self._source.epoch(self._state.epoch, self._state.example)
         return self._counted(self.wait.timed(prefetched(batches)))
 
@@ -93,7 +94,7 @@ class Feed:
 def prefetched(
     batches: Generator[batching.Batch, None, None],
 ) -> Generator[batching.Batch, None, None]:
-    """Prepare batches ahead in a thread that ends with this; errors come where batches would."""
+    """Prepare batches ahead in a thread, which ends with this generator. Errors replace batches."""
     room = threading.Semaphore(BATCHES)
     ready: queue.SimpleQueue[batching.Batch | BaseException | None] = queue.SimpleQueue()
     leaving = threading.Event()

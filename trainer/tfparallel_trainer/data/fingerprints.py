@@ -1,9 +1,9 @@
-"""Numbers by which processes notice that they were not given the same examples.
+"""Fingerprints by which processes notice that they did not receive the same examples.
 
-Numbers that are not floats, and texts, have to be the same bit by bit: of them a fingerprint has a
-checksum. Processors may round floats differently, so of them it has the products with vectors that
-are drawn once: for other data, and for the same data in another order, these differ by about as
-much as the values are large.
+Integers and texts must be equal bit by bit, so a fingerprint has a checksum of them. Processors may
+round floats differently, so for floats it has products with vectors that are drawn once. For other
+data, or for the same data in another order, these products differ by about as much as the values
+are large.
 """
 
 import functools
@@ -20,24 +20,25 @@ Fingerprint = tuple[float, ...]
 
 _VECTORS = 4
 _LENGTH = 4093
-"""Of a vector, a prime; for longer values it is repeated, each time with another factor."""
+"""Length of a vector, a prime. For longer values, the vector is repeated with other factors."""
 _TURNS = 97
 _PIECES = 3
 _PIECE_BITS = 12
 """Sums of squares of so small integers over ten thousand processes are exact in float64."""
 _ROWS = 64
 _EXAMPLES = 8
-"""About how many examples of a batch it covers: to read all of a large batch takes time."""
+"""Approximate number of examples that a fingerprint covers, because reading a large batch takes
+time."""
 _ALIKE = 1e-12
 """Variance, relative to the mean square of all products, up to which floats are the same."""
 
 NOTHING: Fingerprint = (0.0,) * (_VECTORS + _PIECES)
 SUMMANDS = 1 + 2 * len(NOTHING)
-"""How many numbers `summands` gives."""
+"""The number of values that `summands` returns."""
 
 
 def compute(examples: Any) -> Fingerprint:
-    """A fingerprint that follows from the values and their places."""
+    """A fingerprint of values and their positions."""
     products = np.zeros(_VECTORS)
     checksum = 0
     for index, leaf in enumerate(nest.leaves(examples)):
@@ -67,7 +68,7 @@ def spread(arrays: Any, length: int) -> Fingerprint:
 
 
 def summands(fingerprint: Fingerprint) -> list[float]:
-    """What each process adds to a sum over all, for `alike`."""
+    """The contribution of a process to a sum over all processes, for `alike`."""
     return [1.0, *fingerprint, *(number * number for number in fingerprint)]
 
 

@@ -1,4 +1,4 @@
-"""Structures of arrays or tensors in which None stands for a part that is not given."""
+"""Structures of arrays or tensors, in which None stands for an absent part."""
 
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -25,14 +25,14 @@ def packed(structure: Any, leaves: Sequence[Any]) -> Any:
 
 
 def triple(data: Any) -> tuple[Any, Any, Any]:
-    """(x, y, sample_weight) of what has at least x; a part that is missing is None."""
+    """(x, y, sample_weight) from a structure with at least x; a missing part is None."""
     parts = list(data) if isinstance(data, (tuple, list)) else [data]
     x, y, weight = (parts + [None] * 3)[:3]
     return x, y, weight
 
 
 def example(data: tuple[Any, Any, Any]) -> tuple[Any, ...]:
-    """What functions take of (x, y, sample_weight): no more than is there."""
+    """The parts of (x, y, sample_weight) that exist, as functions take them."""
     if data[2] is not None:
         return data
     return data[:1] if data[1] is None else data[:2]

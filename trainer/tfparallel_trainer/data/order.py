@@ -1,7 +1,7 @@
 """The order of examples: a function of seed, epoch and position alone.
 
-It does not depend on how many ranks there are. So any number of them goes through the same batches,
-and a restart finds its place from two numbers.
+It does not depend on the number of ranks. So any number of ranks sees the same batches, and a
+restart finds its position from two numbers.
 """
 
 from collections.abc import Iterator
@@ -28,7 +28,7 @@ def batches(examples: int, batch_size: int, start: int = 0) -> Iterator[range]:
 
 
 def steps(examples: int, batch_size: int) -> int:
-    """How many batches an epoch has."""
+    """The number of batches in an epoch."""
     return -(-examples // batch_size)
 
 

@@ -1,8 +1,8 @@
-"""In which order a tf.data.Dataset gives its elements in each pass, as far as it can be told.
+"""Finds the order in which a tf.data.Dataset yields its elements in each pass, as far as possible.
 
-A shuffle with a seed gives another permutation each time that something begins to read it. So a
-restart has to begin as often as the run before. What a data set consists of is not public; where a
-part is not known, passes are read to their end, which is right for every data set.
+A shuffle with a seed yields another permutation each time that a reader starts. So after a restart,
+the data set must be started as often as before. The parts of a data set are not public. If a part
+is unknown, passes are read to their end, which is right for every data set.
 """
 
 from collections.abc import Iterator
@@ -29,14 +29,14 @@ _BEGIN_WITH_THE_WHOLE = {
 
 
 def in_order(data: tf.data.Dataset) -> tf.data.Dataset:
-    """The data set with its elements in one order, also where several threads make them."""
+    """The data set with its elements in a fixed order, even if several threads produce them."""
     options = tf.data.Options()
     options.deterministic = True
     return data.with_options(options)
 
 
 def skip(data: tf.data.Dataset, begun: Iterator[Any] | None) -> None:
-    """Leave out a pass, of which `begun` is the rest: the next ones come in the order after it."""
+    """Skip a pass, of which `begun` is the remainder. Later passes keep their order."""
     elements = iter(data) if begun is None else begun
     if not _is_begun_at_once(data):
         for _ in elements:
@@ -44,7 +44,7 @@ def skip(data: tf.data.Dataset, begun: Iterator[Any] | None) -> None:
 
 
 def shuffles_without_seed(data: tf.data.Dataset) -> bool:
-    """Whether the order is another one in each run of a script."""
+    """Whether the order differs in each run of a script."""
     return any(
         int(node._seed) == 0 and int(node._seed2) == 0
         for node in _nodes(data)
@@ -59,7 +59,7 @@ def share_a_shuffle(data: tf.data.Dataset, other: tf.data.Dataset) -> bool:
 
 
 def _is_begun_at_once(data: Any) -> bool:
-    """Whether all shuffles of a data set are begun where it is, and once."""
+    """Whether all shuffles of a data set start with it, and once."""
     if not any(map(_depends_on_pass, _nodes(data))):
         return True
     if _kind(data) == "ShuffleDataset":  # begins its input when its first element is asked for
@@ -72,7 +72,7 @@ def _kind(node: Any) -> str:
 
 
 def _nodes(data: Any) -> Iterator[Any]:
-    """A data set and all that it is made of."""
+    """A data set and all its inputs."""
     yield data
     for inner in data._inputs():
         yield from _nodes(inner)

@@ -29,18 +29,18 @@ _HEAD = struct.Struct("<QI")
 _TAIL = 4
 _GZIP = b"\x1f\x8b"
 _DOWNLOADS = 8
-"""Files that are copied from a bucket at the same time."""
+"""Number of files that are copied from a bucket at the same time."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Examples:
-    """Examples that have numbers, from 0, as they are kept."""
+    """Stored examples with numbers from 0."""
 
     count: int
     fetch: Callable[[tf.Tensor], tuple[Any, ...]]
-    """Gives what stands for the example of a number (scalar int64); it is traced."""
+    """Returns the stored form of the example with a number (scalar int64). It is traced."""
     fingerprint: fingerprints.Fingerprint
-    """The same in every process that was given the same examples."""
+    """The same in every process that received the same examples."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,11 +49,14 @@ class Rows:
 
     examples: Examples
     functions: Sequence[Callable[..., Any]]
-    """What each goes through; the last gives (x, y) or (x, y, sample_weight)."""
+    """Functions that each example passes through.
+
+    The last one returns (x, y) or (x, y, sample_weight).
+    """
     seed: int
-    """What is random follows from it."""
+    """The seed of all random numbers."""
     shuffled: bool
-    """Whether each epoch has an order of its own."""
+    """Whether each epoch has its own order."""
     function: str
     """Name of the user's data function, for the messages."""
 
@@ -110,7 +113,7 @@ class RowsSource:
         )
 
     def _numbers(self, bound: tf.Tensor, epoch: tf.Tensor) -> tf.Tensor:
-        """Which examples stand between two positions of an epoch's order."""
+        """The examples between two positions of an epoch's order."""
         positions = tf.range(bound[0], bound[1])
         if not self._rows.shuffled:
             return positions

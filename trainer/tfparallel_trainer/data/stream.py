@@ -49,7 +49,7 @@ class StreamSource:
         """Whether an epoch never ends."""
         size = division.batch_size if self._is_batched else 1
         self.examples = cardinality * size if cardinality >= 0 else None
-        """Of batches as many as full ones have."""
+        """Number of examples in an epoch, if known. A batch counts as full."""
         self._sample: Any = None
         self._first: Iterable[Any] | None = None
         """The batches of epoch 0, once the sample has begun them."""
@@ -76,7 +76,7 @@ class StreamSource:
         return self._division.cut(self._batches(number, start), passed, fingerprints.of_batch)
 
     def _batches(self, number: int, start: int) -> tf.data.Dataset:
-        """The batches of an epoch, from an example on if they are not the user's."""
+        """The batches of an epoch, from an example on unless the user made the batches."""
         data = passes.in_order(self._make(number))
         return data if self._is_batched else data.skip(start).batch(self._division.batch_size)
 
@@ -114,7 +114,7 @@ class GeneratedSource:
         return self._division.cut(batches, 0, fingerprints.of_batch)
 
     def _batches(self, examples: Generator[Any, None, None], start: int) -> Iterator[Any]:
-        """The rest of the examples, as whole batches."""
+        """The remaining examples, as whole batches."""
         with contextlib.closing(examples):
             remaining = itertools.islice(examples, start, None)
             while batch := list(itertools.islice(remaining, self._division.batch_size)):

@@ -1,1 +1,1 @@
-"""The evaluator: a process of its own that evaluates each new checkpoint during training."""
+"""The evaluator: a separate process that evaluates each new checkpoint during training."""

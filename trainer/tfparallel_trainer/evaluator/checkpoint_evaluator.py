@@ -24,7 +24,7 @@ _LOOK_EVERY_SECONDS = 1.0
 
 
 def until_done(context: setup.RunContext) -> None:
-    """Evaluate during training, to its end; training is not touched by what this raises."""
+    """Evaluate until training has ended. An error here does not affect training."""
     settings = context.settings
     devices.prepare(1, alone=True)
     evaluator_status = results.Status(settings)
@@ -39,7 +39,7 @@ def until_done(context: setup.RunContext) -> None:
 
 
 def check(settings: Settings, module: user.Module) -> None:
-    """Refuse (UserCodeError) a job with an evaluator and without anything to evaluate."""
+    """Refuse (UserCodeError) a job that has an evaluator, but no data to evaluate on."""
     if settings.job.evaluator and not module.has("evaluation_data"):
         raise errors.UserCodeError(
             "evaluation_data is missing, and the job has an evaluator: define it, or remove the "
@@ -98,7 +98,7 @@ class CheckpointEvaluator:
         return [folder for folder in checkpoints if entries.step_of(folder) > self.evaluated]
 
     def _load(self, folder: directory.Directory) -> files.Position | None:
-        """Give the model a checkpoint's weights; None when it is not whole, or gone."""
+        """Load a checkpoint's weights into the model; None: it is incomplete or gone."""
         version = folder.version()
         if version is None or (folder.name, version) in self._skipped:
             return None

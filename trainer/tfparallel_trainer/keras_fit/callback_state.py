@@ -1,8 +1,4 @@
-"""What callbacks remember over restarts: numbers, kept as JSON with the position of a checkpoint.
-
-A callback of the user's takes part by the methods `get_state` and `set_state`. It gets its state
-after `on_train_begin`, where Keras' own callbacks start afresh.
-"""
+"""The state of callbacks over restarts: numbers, as JSON with the position of a checkpoint."""
 
 import json
 import warnings

@@ -54,13 +54,13 @@ _LOOK_ONLY = (
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class CallbackSchedule:
-    """What Keras tells callbacks of a run, and when it evaluates."""
+    """The facts about a run that Keras passes to callbacks, and when it evaluates."""
 
     callbacks: Sequence[Any]
     epochs: int | None
-    """None where steps are counted."""
+    """Number of epochs; None: the run counts steps."""
     steps: int | None
-    """Batches in an epoch, where that is known."""
+    """Number of batches in an epoch, if known."""
     validates: bool
     verbose: int = 0
     """0 is silent, `BAR` a bar that moves, and 2 a line for each epoch."""
@@ -125,7 +125,7 @@ def of_module(
 
 
 class Callbacks(observer.Observer):
-    """Tells callbacks of the moments; every process has one."""
+    """Calls callbacks at the moments of training. Every process has one."""
 
     acts = True
 
@@ -154,7 +154,7 @@ class Callbacks(observer.Observer):
         self._verbose = plan.verbose if over.leads else 0
         self._bar: Any = None
         self._shown = 0
-        """How many batches of the epoch the bar shows."""
+        """Number of batches of the epoch that the bar shows."""
         listeners = self._listed()
         self._calls = {
             moment: [
@@ -217,7 +217,7 @@ class Callbacks(observer.Observer):
         return number in plan.validation_freq
 
     def training_begins(self) -> None:
-        """Tell them; a process whose script has other callbacks goes by those of the chief."""
+        """Call them. If a script has other callbacks in a process, those of the chief count."""
         self._model.stop_training = False
         callbacks = self._plan.callbacks
         chiefs = self._act(
@@ -260,11 +260,11 @@ class Callbacks(observer.Observer):
         self._pass("on_test_begin")
 
     def evaluation_batch_begins(self, batch: int) -> None:
-        """Tell them; each process goes through its own part of the batch."""
+        """Call them. Each process has its own part of the batch."""
         self._pass("on_test_batch_begin", batch)
 
     def evaluation_batch_ends(self, batch: int) -> None:
-        """Tell them; loss and metrics are there at the end only."""
+        """Call them. Loss and metrics exist only at the end."""
         self._pass("on_test_batch_end", batch, {})
 
     def evaluation_ends(self, logs: observer.Logs) -> None:
@@ -278,7 +278,7 @@ class Callbacks(observer.Observer):
             self._bar.update(self._shown, sorted(self._observed.logs.items()), finalize=True)
 
     def training_ends(self) -> None:
-        """Let the weights be what Keras' fit leaves, and tell them."""
+        """Set the weights as Keras' fit leaves them, and call the callbacks."""
         self._reach.finish(trained=self._trained)
         self._pass("on_train_end", self._observed.logs)
         self._trainability.adopt()
@@ -287,7 +287,7 @@ class Callbacks(observer.Observer):
         model.history = self.history
 
     def _pass(self, moment: str, *facts: Any) -> None:
-        """Tell them of a moment at which most of them decide nothing."""
+        """Call them at a moment at which most of them decide nothing."""
         if moment in self._decisive:
             self._act(moment, *facts)
         else:
@@ -340,7 +340,7 @@ def _decides(callback: Any, moment: str) -> bool:
 
 
 def _takes(callback: Any, moment: str) -> bool:
-    """Whether a callback wants to be told of a moment."""
+    """Whether a callback overrides the method of a moment."""
     if isinstance(callback, keras.callbacks.ModelCheckpoint) and callback.save_freq == "epoch":
         return moment not in _OF_BATCHES
     return any(

@@ -1,4 +1,4 @@
-"""What surrounds a script: its processes and devices, its signals, and its exit code."""
+"""The surroundings of a script: its processes and devices, its signals, and its exit code."""
 
 import contextlib
 import os
@@ -26,7 +26,7 @@ as it lives. At most one pair, because TensorFlow joins once in the life of a pr
 
 
 def in_job() -> bool:
-    """Whether somebody has started this process who looks at its exit code."""
+    """Whether the program that started this process reads its exit code."""
     return environment.JOB_UID in os.environ or bool(os.environ.get(environment.TF_CONFIG))
 
 
@@ -85,7 +85,7 @@ def _join(
 
 
 def _running(cluster: tasks.Cluster, cpu_devices: int, error: errors.UserCodeError) -> int:
-    """How many devices a TensorFlow has that runs already, when it runs as it has to."""
+    """The number of devices of a TensorFlow that already runs, if it runs in the required way."""
     kind = "GPU" if tf.config.list_physical_devices("GPU") else "CPU"
     names = [device.name for device in tf.config.list_logical_devices(kind)]
     task = cluster.task

@@ -121,7 +121,7 @@ def _refused(model: Any, *_: Any, **__: Any) -> Any:
 
 
 class _Call:
-    """What a call of `fit` has, from its arguments to the history."""
+    """One call of `fit`, from its arguments to the history."""
 
     def __init__(self, arguments: fit_inputs.Arguments) -> None:
         self._arguments = arguments
@@ -143,7 +143,7 @@ class _Call:
         self._training_callbacks: callbacks_of.Callbacks | None = None
 
     def to_end(self) -> Any:
-        """Train; give the history."""
+        """Train, and return the history."""
         _check_surroundings()
         first_step.stop()
         data = fit_inputs.build(self._arguments)
@@ -259,7 +259,7 @@ def _check_surroundings() -> None:
 
 
 def _verbosity(verbose: str | int) -> int:
-    """What `verbose` means: "auto" is a bar on a terminal and a line an epoch elsewhere."""
+    """The meaning of `verbose`: "auto" is a bar on a terminal, and a line an epoch elsewhere."""
     if verbose == "auto":
         return callbacks_of.BAR if sys.stdout.isatty() else 2
     return int(verbose)
@@ -274,14 +274,14 @@ def _strategy(cluster: tasks.Cluster) -> job_file.Strategy:
 
 
 def _script() -> pathlib.Path:
-    """The script that runs; a name in the working directory where there is none."""
+    """The running script; without one, a name in the working directory."""
     main = sys.modules.get("__main__")
     return pathlib.Path(getattr(main, "__file__", None) or "script").resolve()
 
 
 @contextlib.contextmanager
 def _folder(output_dir: str | pathlib.Path | None) -> Iterator[pathlib.Path]:
-    """The folder for checkpoints and logs; without one, what nothing is written to."""
+    """The folder for checkpoints and logs; without one, a placeholder that writes nothing."""
     if output_dir is not None:
         yield process_settings.folder(output_dir, "output_dir").resolve()
         return

@@ -1,4 +1,5 @@
-"""The arguments of `fit` as a value, and what a script trains on and validates on by them."""
+"""The arguments of `fit` as a value, and the data for training and validation that follow from
+them."""
 
 import dataclasses
 import math
@@ -15,12 +16,12 @@ from tfparallel_trainer.data import batches, batching, nest, order, passes
 from tfparallel_trainer.keras_fit import array_inputs
 
 CLAIM = "output-dir"
-"""Stands for the name of a claim, which a script's folder has not."""
+"""A placeholder for the name of a claim, which the folder of a script does not have."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Arguments:
-    """What `fit` was called with; the names and meanings are Keras' except for the last ones."""
+    """The arguments of `fit`. Their names and meanings are Keras', except for the last ones."""
 
     model: Any
     x: Any
@@ -91,7 +92,7 @@ class Inputs:
     steps: int | None
     """Batches in an epoch, where that is known."""
     facts: dict[str, int]
-    """What must be the same in all processes."""
+    """Values that must be the same in all processes."""
 
 
 def build(arguments: Arguments) -> Inputs:
@@ -134,7 +135,7 @@ def _of_batches(arguments: Arguments, x_batches: batches.Batches) -> Inputs:
 
 
 def _check_order(arguments: Arguments) -> None:
-    """Refuse data whose order a run that is started again could not go on with."""
+    """Refuse data whose order a restarted run could not continue."""
     if not isinstance(arguments.x, tf.data.Dataset):
         return
     if passes.shuffles_without_seed(arguments.x):
@@ -203,7 +204,7 @@ def _held_out(arguments: Arguments, examples: Any) -> batching.Shardable:
 
 
 def _even(count: int, steps: int | None) -> int:
-    """Keras' batch size where none is given."""
+    """Keras' default batch size."""
     return math.ceil(count / steps) if steps else array_inputs.DEFAULT_BATCH
 
 

@@ -33,13 +33,13 @@ class ModelAccess(Protocol):
         """The Keras model that has `stop_training` and the history."""
 
     def shown_to(self, callback: Any) -> Any:
-        """What a callback is given as the model."""
+        """The object that a callback gets as its model."""
 
     def after(self, call: Callable[[], bytes]) -> bytes:
-        """Let the leading process make a call; all get what it gives and what it changes."""
+        """Make a call on the leading process. All processes get its result and its changes."""
 
     def finish(self, *, trained: bool) -> None:
-        """Let the weights be what Keras' fit leaves, if an epoch has ended."""
+        """Set the weights as Keras' fit leaves them, if an epoch has ended."""
 
     def dump_closures(self) -> Mapping[str, Any]:
         """The variables outside the model that calls have written, on the leading process."""
@@ -140,7 +140,7 @@ class ReplicatedModelAccess:
                 evaluate.adopt_averages(replica.model)
 
     def _exchange(self, answer: bytes, changed: frozenset[int]) -> frozenset[int]:
-        """Let all processes have the leading one's answer; return what it has changed."""
+        """Send the leading process' answer to all, and return what it has changed."""
         news = np.zeros(1 + self._count, np.float32)
         news[[1 + index for index in changed]] = 1
         news[0] = answer != self._answer
@@ -160,7 +160,7 @@ class ReplicatedModelAccess:
         )[0]
 
     def _broadcast(self, content: tf.Tensor) -> tf.Tensor:
-        """Give what the leading process gives to all."""
+        """Return the value of the leading process on all processes."""
 
         def gather(rank_replica: Replica) -> tf.Tensor:
             return rank_replica.data.gather_rows(

@@ -12,10 +12,7 @@ from tfparallel_trainer.objective import checks
 
 
 class Models:
-    """Gives the engine a model for each device, and the caller one with the trained weights.
-
-    If it is remote, what is trained lives on servers, which end with training.
-    """
+    """Builds a model for each device, and returns the trained weights to the caller."""
 
     def __init__(self, model_or_function: Any, *, remote: bool) -> None:
         self._model_or_function = model_or_function
@@ -76,7 +73,7 @@ class Models:
 
 
 def placed_by_strategy(model: Any) -> bool:
-    """Whether a strategy of the script's own holds the variables of a model."""
+    """Whether a strategy of the script holds the variables of a model."""
     return any(
         isinstance(variable.value, tf.distribute.DistributedValues)
         for variable in (*model.variables, *model.optimizer.variables)
@@ -96,7 +93,7 @@ def twin(model: Any) -> Any:
 
 
 def _set_alike(source: Any, target: Any) -> None:
-    """Set what no description has, or what was set after a layer was built."""
+    """Copy settings that the description lacks, or that were made after a layer was built."""
     for layer, other in zip(checks.layers(source), checks.layers(target), strict=True):
         other._trainable = layer._trainable  # the property's setter would set weights, too
     weights = {id(weight) for weight in source.weights}
@@ -109,7 +106,7 @@ def _set_alike(source: Any, target: Any) -> None:
 
 
 def _exclude_alike(source: Any, target: Any) -> None:
-    """Leave the same weights out of weight decay, which no configuration says."""
+    """Exclude the same weights from weight decay, which no configuration contains."""
     optimizers = [source.optimizer, target.optimizer]
     while optimizers:
         first, second = optimizers
@@ -130,7 +127,7 @@ def _exclude_alike(source: Any, target: Any) -> None:
 
 
 def copy(source: Any, target: Any) -> None:
-    """Give a model the weights and the optimizer's state of another one."""
+    """Copy the weights and the optimizer's state of another model."""
     _build_like(source, target)
     target.set_weights(source.get_weights())
     if source.optimizer.built:

@@ -15,7 +15,7 @@ _AGAIN = "let the callback stop training, then compile the model and train again
 
 
 class Trainability:
-    """Keeps what callbacks set apart from what the run trains."""
+    """Separates what callbacks set from what the run trains."""
 
     def __init__(self, model: Any) -> None:
         """Take the model that callbacks get, before they have it."""
@@ -44,7 +44,7 @@ class Trainability:
             )
 
     def find_problem(self) -> str:
-        """Say what callbacks have changed that a run cannot change; empty for nothing."""
+        """Name the changes of callbacks that a run cannot apply; empty: none."""
         function = getattr(self._model, "train_function", None)
         is_retraced = function is not self._train_function
         self._train_function = function

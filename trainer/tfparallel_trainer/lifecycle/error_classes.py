@@ -35,7 +35,7 @@ _STORAGE = frozenset(
 _STORAGE_WORDS = tuple(
     f"{sign} {os.strerror(number)}" for number in _STORAGE if number > 0 for sign in (";", "]")
 )
-"""What TensorFlow's file systems write behind a path, and Python behind a number, in errors."""
+"""Text that TensorFlow's file systems write after a path, and Python after a number, in errors."""
 _DEVICE = re.compile(r"CUDA|cuda[A-Z_]|cuDNN|CUDNN|cuBLAS|CUBLAS|NCCL|\bXid\b|\bECC\b")
 _RUNTIME = re.compile(r"CUDA_ERROR|CUDA runtime|cudaError|NCCL|\bXid\b")
 """In a RuntimeError, as TensorFlow raises when it opens devices; others may speak of CUDA, too."""
@@ -43,14 +43,14 @@ _RUNTIME = re.compile(r"CUDA_ERROR|CUDA runtime|cudaError|NCCL|\bXid\b")
 _INSTALLATION = re.compile(
     r"INSUFFICIENT_DRIVER|INVALID_PTX|NO_BINARY_FOR_GPU|NO_DEVICE|no kernel image"
 )
-"""What a device that works says every time, because driver and program do not fit each other."""
+"""Messages of a working device whose driver does not fit the program, as it never will."""
 
 _SERVER_ERRORS = 500
 _TRY_AGAIN = (408, 425, 429)
-"""What a server answers that is too busy, or was not asked in time."""
+"""Answers of a server that is too busy, or that got the request too late."""
 
 _NODE = re.compile(r"\{\{(?:function_node|node) [^{}]{0,300}\}\} ?| ?\[Op:\w{1,100}\](?: name:)?")
-"""Names of TensorFlow's own, of no meaning to who wrote the model."""
+"""Internal names of TensorFlow, which mean nothing to the author of a model."""
 
 _LONGEST_MESSAGE = 500
 
@@ -58,12 +58,12 @@ DEVICE_HELP = "The job runs again; if it comes back on one node, look at that no
 
 
 def read_message(error: BaseException) -> str:
-    """Return what an exception says, on one line, without names of TensorFlow's own."""
+    """Return an exception's message on one line, without internal names of TensorFlow."""
     return shorten(str(error))
 
 
 def shorten(text: str) -> str:
-    """Return a message of bounded length on one line, without names of TensorFlow's own."""
+    """Return a shortened message on one line, without internal names of TensorFlow."""
     return _NODE.sub("", " ".join(text.split()))[:_LONGEST_MESSAGE].rstrip()
 
 
@@ -73,7 +73,7 @@ def of_storage(error: BaseException) -> bool:
 
 
 def of_device(error: BaseException) -> bool:
-    """Whether an exception of TensorFlow comes from a device, its libraries or what joins them."""
+    """Whether an exception of TensorFlow comes from a device, its libraries or connections."""
     text = str(error)
     if not isinstance(error, (tf.errors.OpError, RuntimeError)) or _INSTALLATION.search(text):
         return False

@@ -1,18 +1,18 @@
-"""What is still done when a process ends at once, whoever ends it.
+"""Actions that still run when a process exits at once, whatever ends it.
 
-It stands below what takes part in that, such as an owner of checkpoints, and knows none of it.
+This module is below its users, such as the owner of checkpoints, and imports none of them.
 """
 
 import contextlib
 from collections.abc import Callable, Iterator
 
 _farewells: list[Callable[[], None]] = []
-"""Each takes a bounded time."""
+"""The actions, each of which takes a limited time."""
 
 
 @contextlib.contextmanager
 def before_end(farewell: Callable[[], None]) -> Iterator[None]:
-    """Have something short done if the process ends at once while the body runs."""
+    """Run a short action if the process exits at once while the body runs."""
     _farewells.append(farewell)
     try:
         yield
@@ -21,7 +21,7 @@ def before_end(farewell: Callable[[], None]) -> Iterator[None]:
 
 
 def say() -> None:
-    """Do all of them; one that fails keeps no other from it."""
+    """Run all actions, even if one of them fails."""
     for farewell in tuple(_farewells):
         with contextlib.suppress(Exception):
             farewell()

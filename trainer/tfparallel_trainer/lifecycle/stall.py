@@ -20,7 +20,7 @@ _STDERR = sys.__stderr__ or sys.stderr
 """A real file, whatever a notebook or a test has put in its place."""
 
 _LOOKS = 20
-"""How often a limit is looked at before it is over."""
+"""How often to check a limit before it is over."""
 
 _OTHERS = 10
 """How many times the limit a wait for other replicas may take. Each thing that they do meanwhile
@@ -35,12 +35,12 @@ LOCKED_SECONDS = 60.0
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Limits:
-    """How many seconds may pass between two signs of life."""
+    """Maximum seconds between two signs of life."""
 
     work: float
-    """Where this process works, and in steps, which all replicas make together."""
+    """The limit while this process works, and in steps, which all replicas make together."""
     wait: float
-    """Where it waits for the others outside of steps."""
+    """The limit while this process waits for others outside of steps."""
 
 
 def limits(spec: job_file.TrainerSpec) -> Limits:
@@ -52,7 +52,7 @@ def limits(spec: job_file.TrainerSpec) -> Limits:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class _Sign:
-    """A sign of life, and how long it is enough."""
+    """A sign of life, and the time until the next one is due."""
 
     at: float
     what: str
@@ -60,7 +60,7 @@ class _Sign:
 
 
 class Watch:
-    """Takes the signs of life of a process: that something has begun or ended."""
+    """Receives the signs of life of a process: something has begun or ended."""
 
     def __init__(self, limits: Limits, stream: TextIO = _STDERR) -> None:
         """Take the limits between two signs, and a real file that stacks are written to."""
@@ -71,7 +71,7 @@ class Watch:
         self._changing = threading.Lock()
 
     def moved(self, what: str) -> None:
-        """Take a sign of life, such as "step 7" or "the call of training_data began"."""
+        """Record a sign of life, such as "step 7" or "the call of training_data began"."""
         with self._changing:
             self._sign = _Sign(time.monotonic(), what, self._sign.limit)
 
@@ -96,7 +96,7 @@ class Watch:
                 )
 
     def stalled(self) -> errors.StalledError | None:
-        """Return the error when the last sign is too long ago."""
+        """Return the error if the last sign of life is too old."""
         with self._changing:
             sign = self._sign
         seconds = time.monotonic() - sign.at

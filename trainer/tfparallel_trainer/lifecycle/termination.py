@@ -26,10 +26,10 @@ STEP_SECONDS = 6.0
 only then that this process is gone end within ten seconds of it too."""
 
 _LEAVE_SECONDS = 5.0
-"""What is kept of the time until SIGKILL, to leave in order."""
+"""Seconds before SIGKILL that are reserved for an orderly exit."""
 
 _LEAVE_SHARE = 1 / 6
-"""What is kept of a time that is so short that this is less."""
+"""Share of the time that is reserved instead, if that is less."""
 
 _SIGNALS = (signal.SIGTERM, signal.SIGINT)
 _LOOK_SECONDS = 0.2
@@ -83,7 +83,7 @@ class Termination:
             self.allow(before + self._since_asked)
 
     def end(self) -> None:
-        """The run is over: a signal no longer changes how."""
+        """Record that the run is over. A signal no longer changes how it ends."""
         self._ended.set()
 
     def close(self) -> None:
@@ -119,7 +119,7 @@ class Termination:
 
 
 def exit_of(out: console.Console, error: Exception, program: str) -> exits.Exit:
-    """Write the error that a program ends with, and give its exit code."""
+    """Write the error with which a program ends, and return its exit code."""
     if isinstance(error, errors.TrainerError):
         out.fail(str(error), error.trace if isinstance(error, errors.UserCodeError) else "")
         is_final = os.environ.get(environment.FULL_DISK_IS_FINAL) == "1"

@@ -36,7 +36,7 @@ class UnsupportedCall:
     """TensorFlow's public name; empty where the model belongs to one process."""
     file: str
     line: int
-    """Where the script makes it."""
+    """The position of the call in the script."""
 
     @property
     def place(self) -> str:
@@ -45,7 +45,7 @@ class UnsupportedCall:
 
 
 def report(error: BaseException, env: Mapping[str, str]) -> bool:
-    """Explain the error, if it is of these kinds; gives whether it is."""
+    """Explain the error, if it is of a known kind; return whether it is."""
     try:
         cluster = tasks.parse(env.get(environment.TF_CONFIG))
     except errors.BadConfigurationError:
@@ -59,7 +59,7 @@ def report(error: BaseException, env: Mapping[str, str]) -> bool:
 
 
 def find(error: BaseException) -> UnsupportedCall | None:
-    """The call of a Keras model that an error went through; None where there is none."""
+    """The call of a Keras model through which an error passed; None: there is none."""
     caller: tuple[str, int] | None = None
     for frame, line in traceback.walk_tb(error.__traceback__):
         module = frame.f_globals.get("__name__") or ""
@@ -102,7 +102,8 @@ def explain(call: UnsupportedCall) -> str:
 
 
 def explain_read_only(error: BaseException) -> str:
-    """Say where a script can write if it tried to in a read-only folder; empty: it did not."""
+    """Say where a script can write, if it tried to write into a read-only folder; empty: it did
+    not."""
     if not errors.is_read_only(error):
         return ""
     frames = traceback.extract_tb(error.__traceback__)
@@ -117,7 +118,7 @@ def explain_read_only(error: BaseException) -> str:
 
 
 def explain_separate(evidence: separate_training.SeparateTraining, replacement: str) -> str:
-    """Say why a replica ends that would train a model of its own, and what to change."""
+    """Say why a replica ends that would train a separate model, and what to change."""
     where = documentation.reference(documentation.Section.SEPARATE_TRAINING)
     return (
         f"{evidence.cause}. {evidence.describe_remedy(replacement)}; if each replica is to train "

@@ -27,7 +27,7 @@ def watch() -> None:
 
 
 def stop() -> None:
-    """Look no longer: the script has taken a step, or trains by `tfparallel_trainer.fit`."""
+    """Stop the check: the script has taken a step, or trains with `tfparallel_trainer.fit`."""
     sys.meta_path[:] = [finder for finder in sys.meta_path if not isinstance(finder, _Finder)]
     while _watched:
         owner, method, before = _watched.pop()
@@ -38,7 +38,7 @@ def stop() -> None:
 
 
 class _Finder:
-    """Finds a library as the others do, and has it wrapped when it has been imported."""
+    """Finds a library as other finders do, and wraps it after its import."""
 
     def find_spec(self, name: str, path: Any = None, target: Any = None) -> Any:
         """Give the spec of one of the libraries; None for all other modules."""

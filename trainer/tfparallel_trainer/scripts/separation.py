@@ -1,8 +1,8 @@
-"""Says that a replica trains a model of its own, where its first step shows it.
+"""Reports that a replica trains a separate model, if its first step shows that.
 
-It sees the active strategy, the optimizer's own, and the devices of the process. Libraries that
-exchange gradients or trials by connections of their own are known by name. A loop of a process that
-has joined its peers may use collectives.
+It checks the active strategy, the optimizer's strategy, and the devices of the process. It knows by
+name the libraries that exchange gradients or trials over their own connections. If a process has
+joined its peers, its loop may use collectives.
 """
 
 import atexit
@@ -20,10 +20,10 @@ from tfparallel_trainer.reporting import progress_pusher as reporting
 from tfparallel_trainer.scripts import explanation
 
 _EXCHANGING = ("horovod", "byteps", "mpi4py", "bluefog", "ray", "grpc", "zmq")
-"""Packages by which processes exchange what they compute."""
+"""Packages by which processes exchange results."""
 
 _SEARCHING = ("keras_tuner", "kerastuner", "optuna", "hyperopt")
-"""Packages that train a model a replica on purpose."""
+"""Packages that train one model in each replica on purpose."""
 
 _OF_ONE_PROCESS = (
     *("_DefaultDistributionStrategy", "OneDeviceStrategy"),
@@ -37,7 +37,7 @@ _GENERATED = "__autograph_generated_file"
 
 
 def look(optimizer: Any) -> None:
-    """Look at a step that is about to update weights; end the process where its job says so."""
+    """Check a step that is about to update weights, and end the process if its job says so."""
     evidence = find(optimizer)
     if evidence is None:
         return
@@ -53,9 +53,9 @@ def look(optimizer: Any) -> None:
 
 
 def find(optimizer: Any) -> tuple[separate_training.SeparateTraining, str] | None:
-    """Give what a step shows, and how `tfparallel_trainer.fit` is called in its place.
+    """Return the evidence of a step, and the call of `tfparallel_trainer.fit` that replaces it.
 
-    None: it may train together with others, or has nobody to train with.
+    None: the replica may train together with others, or has no peers.
     """
     try:
         cluster = tasks.parse(os.environ.get(environment.TF_CONFIG))
@@ -103,7 +103,7 @@ def _tensorflow() -> Any:
 
 
 def _place() -> tuple[str, str, int]:
-    """Give the method of Keras that trains, if one does, and the script's line that trains."""
+    """Return the method of Keras that trains, if any, and the line of the script that trains."""
     frames = list(_frames())
     calls = [index for index, frame in enumerate(frames) if _is_method(frame)]
     outer = frames[calls[-1] :] if calls else frames

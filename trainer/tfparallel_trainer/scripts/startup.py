@@ -12,7 +12,7 @@ from tfparallel_trainer.scripts import first_step
 
 
 def listen() -> None:
-    """Explain errors that nobody catches, after they were shown as before."""
+    """Explain uncaught errors, after Python has shown them."""
     before = sys.excepthook
 
     def hook(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:

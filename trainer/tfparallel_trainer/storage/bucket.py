@@ -27,7 +27,7 @@ _REQUESTS = 4
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Bucket:
-    """What lies below an address."""
+    """The directory at an address."""
 
     location: address.Address
 
@@ -93,7 +93,7 @@ class Bucket:
         return self._prefixes(lambda names: not {directory.INDEX, _QUARANTINED_INDEX} & names)
 
     def draft(self, name: str, writer: str) -> Self:
-        """The prefix that the entry has, too."""
+        """The prefix of the draft, which is also that of the entry."""
         return self.child(f"{name}-{writer}")
 
     def publish(self, draft: Self, name: str, index: bytes) -> None:
@@ -150,7 +150,7 @@ class Bucket:
 
     @contextlib.contextmanager
     def _object(self, name: str) -> Iterator[str]:
-        """Give the key of an object here; what the store says of it in the body is explained."""
+        """Yield the key of an object here. Errors of the store in the body are explained."""
         object_location = self.location.child(name)
         with connection.explained(object_location):
             yield object_location.prefix
@@ -173,7 +173,7 @@ class Bucket:
 
 
 class Mirror:
-    """Brings what is written into an output folder to the bucket, if one keeps the results."""
+    """Copies the output folder to the bucket, if a bucket keeps the results."""
 
     def __init__(self, output: pathlib.Path, results: directory.Directory) -> None:
         self._output = output
@@ -210,7 +210,7 @@ class Mirror:
 
 
 def _visible_files(folder: pathlib.Path) -> Iterator[pathlib.Path]:
-    """Find the files below a folder; what is removed meanwhile is passed over."""
+    """Find the files below a folder, and skip those that are removed meanwhile."""
     for root, folders, names in os.walk(folder):
         folders[:] = [name for name in folders if not name.startswith(".")]
         paths = (pathlib.Path(root, name) for name in names if not name.startswith("."))

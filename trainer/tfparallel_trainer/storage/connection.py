@@ -1,4 +1,4 @@
-"""Opens buckets with the credentials of the environment, and explains what they refuse."""
+"""Opens buckets with the credentials of the environment, and explains their errors."""
 
 import contextlib
 import datetime
@@ -19,10 +19,10 @@ CREDENTIALS = {
     "s3": "AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY",
     "gs": "GOOGLE_APPLICATION_CREDENTIALS",
 }
-"""The variables that most installations give."""
+"""The variables that most installations set."""
 
 Retries = dict[str, Any]
-"""What obstore takes as the configuration of repeats."""
+"""The retry configuration of obstore."""
 
 RETRIES: Retries = {"max_retries": 10, "retry_timeout": datetime.timedelta(minutes=3)}
 _SHOWN = 100
@@ -45,11 +45,11 @@ _LISTED_NAME = "Encountered object with invalid path"
 """What obstore says of an object that another program has stored; it lists none of its page."""
 
 _TRANSIENT = (404, 408, 409, 429)
-"""Answers below 500 that a repeat may change."""
+"""Status codes below 500 after which a retry may succeed."""
 
 
 class RefusedError(PermissionError):
-    """A bucket cannot be used as it is configured: a repeat would fail again."""
+    """A bucket cannot be used with this configuration: a retry would fail again."""
 
     def __init__(self, sentence: str) -> None:
         super().__init__(errno.EACCES, sentence)
@@ -76,7 +76,7 @@ def connect(scheme: str, bucket: str) -> "store.ObjectStore":
 
 
 def check(location: address.Address) -> None:
-    """See that a bucket answers (OSError) and takes the credentials (RefusedError)."""
+    """Check that a bucket answers (OSError) and accepts the credentials (RefusedError)."""
     with explained(location):
         bucket = _store(location.scheme, location.bucket, _FIRST_RETRIES)
         obstore.list_with_delimiter(bucket, location.prefix or None)
@@ -104,7 +104,7 @@ def _server(scheme: str) -> str:
 
 @contextlib.contextmanager
 def explained(location: address.Address) -> Iterator[None]:
-    """Turn what obstore raises for an object or a prefix into an OSError with a sentence.
+    """Convert errors of obstore about an object or a prefix into an OSError with a sentence.
 
     Raises:
         FileNotFoundError: the object is missing.
@@ -136,7 +136,7 @@ def _explanation(error: Exception, location: address.Address) -> OSError:
 
 
 def _refusal(error: str, text: str, location: address.Address) -> str | None:
-    """Why a repeat would fail again, and what to do; None where it may not."""
+    """Why a retry would fail again, and what to do; None: it may succeed."""
     scheme = location.scheme
     where = f"bucket {location.bucket!r} at {_server(scheme) or 'its cloud'}"
     match = _STATUS.search(error)
@@ -174,7 +174,7 @@ def _refusal(error: str, text: str, location: address.Address) -> str | None:
 
 
 def _text(error: Exception) -> str:
-    """What a server says of an error, or the first line of obstore's message."""
+    """The server's message about an error, or the first line of obstore's message."""
     reason = _REASON.search(str(error))
     if reason is not None:
         return ": ".join(html.unescape(part) for part in reason.groups() if part)

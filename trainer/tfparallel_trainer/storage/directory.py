@@ -1,4 +1,4 @@
-"""What checkpoints need of the place that keeps them."""
+"""The interface of the storage of checkpoints."""
 
 import dataclasses
 from collections.abc import Sequence
@@ -16,11 +16,11 @@ class Snapshot:
     content: bytes | None
     """None: the file was missing."""
     version: object = None
-    """What the storage tells versions apart by."""
+    """The version of the file, as the storage names it."""
 
 
 class Writer(Protocol):
-    """Takes the content of a large file."""
+    """A writer of a large file."""
 
     def write(self, content: bytes, /) -> object:
         """Append bytes."""
@@ -78,10 +78,10 @@ class Directory(Protocol):
         """Remove an entry or a draft; of an entry, what cannot be removed is a draft at once."""
 
     def quarantine(self, entry: Self) -> None:
-        """Let a damaged entry be none any more, without removing its files."""
+        """Hide a damaged entry, without removing its files."""
 
     def quarantined(self) -> Sequence[Self]:
-        """What `quarantine` has left, in the order of the entries' names."""
+        """The entries that `quarantine` has hidden, in the order of their names."""
 
     def fingerprint(self, name: str) -> str | None:
         """Changes when a file is written; None where a change could not be told yet."""

@@ -61,7 +61,7 @@ def remove_drafts(path: pathlib.Path, older_than: pathlib.Path | None = None) ->
 
 
 def remove(path: pathlib.Path) -> None:
-    """Remove a file or a folder as far as that is possible."""
+    """Remove a file or a folder, as far as possible."""
     with contextlib.suppress(OSError):
         if stat.S_ISDIR(path.lstat().st_mode):
             shutil.rmtree(path, ignore_errors=True)

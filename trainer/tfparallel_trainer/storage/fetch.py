@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 _PRIVATE = 0o700
 _DOWNLOADS = 8
-"""Files that are fetched at the same time."""
+"""Number of files that are fetched at the same time."""
 
 
 def fetch(text: str, cache: pathlib.Path | None = None) -> pathlib.Path:
@@ -98,7 +98,7 @@ def files_of(objects: "Sequence[ObjectMeta]") -> "Sequence[ObjectMeta]":
 
 
 def _copy(location: address.Address, meta: "ObjectMeta", root: pathlib.Path) -> None:
-    """Fetch an object unless this version of it is there; one process at a time."""
+    """Fetch an object unless the cache has this version. One process fetches at a time."""
     key = meta["path"]
     path, state = root / key, root / ".state" / hashlib.sha256(key.encode()).hexdigest()
     version = f"{meta['e_tag']} {meta['size']} {meta['last_modified']}\n"
@@ -128,7 +128,7 @@ def _copy(location: address.Address, meta: "ObjectMeta", root: pathlib.Path) -> 
 
 
 def _fingerprint(path: pathlib.Path) -> str:
-    """Size, inode and times of a copy, which a write changes; empty where no copy is."""
+    """Size, inode and times of a copy, which a write changes; empty: there is no copy."""
     try:
         status = path.lstat()
     except OSError:
