@@ -11,7 +11,7 @@ from testing import pages, paths
 from testing.operator import local_jobs
 from tfparallel.planning import plan_tables, request
 from tfparallel_operator.api import load
-from tfparallel_trainer.contract import job_file, plan, progress
+from tfparallel_trainer.contract import device_types, job_file, plan, progress
 
 EXAMPLE = paths.EXAMPLES / "split-deep-cnn/job.yaml"
 
@@ -113,6 +113,56 @@ def test_a_job_that_cannot_be_planned_is_refused(
     file.write_text((JOB + CODE).replace(old, new))
     with pytest.raises(load.SpecError, match=sentence):
         request.read(file, request.PlanOptions())
+
+
+def _on_gpus(folder: pathlib.Path, *selectors: str) -> pathlib.Path:
+    """Write a job whose chief and workers have two GPUs each, on nodes with labels."""
+    file = folder / "job.yaml"
+    job = JOB + CODE
+    for role, selector in zip(
+        ("Chief: {devices: 2", "Worker: {devices: 2"), selectors, strict=True
+    ):
+        template = (
+            f"template: {{spec: {{containers: [{{name: tensorflow}}], nodeSelector: {selector}}}}}"
+        )
+        job = job.replace(role, f"{role}, {template}")
+    file.write_text(job)
+    return file
+
+
+def test_labels_of_nodes_say_which_gpus_a_plan_is_for(tmp_path: pathlib.Path) -> None:
+    gke = "{cloud.google.com/gke-accelerator: nvidia-a100-80gb, a: b}"
+    nvidia = "{nvidia.com/gpu.product: NVIDIA-A100-SXM4-80GB}"
+    file = _on_gpus(tmp_path, gke, nvidia)
+    subject = request.read(file, request.PlanOptions())
+    assert (subject.question.device_type, subject.notes) == ("A100-80GB", ())
+    assert question(file, request.PlanOptions(device_type="T4")).device_type == "T4"
+    assert question(file, request.PlanOptions(calibrate=True)).device_type is None
+    with pytest.raises(load.SpecError, match=r"--calibrate: .* no T4; .* remove --device-type"):
+        question(file, request.PlanOptions(calibrate=True, device_type="T4"))
+
+
+@pytest.mark.parametrize("selector", ["{}", "{nvidia.com/gpu.product: NVIDIA-H200}"])
+def test_gpus_that_no_label_names_are_told_to_be_planned_as_cores(
+    tmp_path: pathlib.Path, selector: str
+) -> None:
+    file = _on_gpus(tmp_path, "{nvidia.com/gpu.product: Unknown}", selector)
+    subject = request.read(file, request.PlanOptions())
+    [note] = subject.notes
+    assert subject.question.device_type is None
+    assert note.startswith("spec.tfReplicaSpecs.Chief: no label in the nodeSelector")
+    assert note.endswith("Give --device-type")
+    assert request.read(file, request.PlanOptions(device_type="T4")).notes == ()
+
+
+def test_the_page_shows_the_gpus_that_the_planner_knows() -> None:
+    page = (paths.PAGES / "how-to/planner.md").read_text(encoding="utf-8")
+    rows = [
+        f"| `{gpu.name}` | {gpu.memory / 2**30:.1f} GiB | {gpu.single:g} | {gpu.half:g} |"
+        f" {gpu.bandwidth:,g} | {gpu.link:g} |"
+        for gpu in device_types.DEVICE_TYPES.values()
+    ]
+    assert "\n".join(rows) in page
 
 
 def test_a_job_without_the_trainer_has_no_plan() -> None:

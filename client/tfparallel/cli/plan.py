@@ -10,7 +10,7 @@ from tfparallel.cli import options
 from tfparallel.planning import plan_output as planning
 from tfparallel.planning import request
 from tfparallel_operator.api import load
-from tfparallel_trainer.contract import job_file
+from tfparallel_trainer.contract import device_types, job_file
 
 _JSON = "json"
 _FORMATS = ("table", _JSON)
@@ -29,7 +29,15 @@ _FORMATS = ("table", _JSON)
     help="Pods that share them.  [default: those of the job; of a MODEL.py one for each device]",
 )
 @click.option(
-    "--memory", metavar="BYTES", help="Limit of each device, such as 8GiB.  [default: no limit]"
+    "--device-type",
+    type=click.Choice(list(device_types.DEVICE_TYPES), case_sensitive=False),
+    help="The GPU that times and memory are those of.  [default: that of the job's nodeSelector,"
+    " else cores of a processor]",
+)
+@click.option(
+    "--memory",
+    metavar="BYTES",
+    help="Limit of each device, such as 8GiB.  [default: that of the device type, else no limit]",
 )
 @click.option(
     "--mesh",

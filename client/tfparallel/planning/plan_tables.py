@@ -22,6 +22,8 @@ _BACKWARD = "abcdefghij"
 def headline(answer: plan.Plan) -> str:
     """What was chosen and how long a step takes."""
     how = "measured on this machine" if answer.measured else "estimated"
+    if answer.device_type is not None:
+        how = f"estimated for {answer.device_type}"
     return (
         f"{answer.mesh} · microbatches {answer.microbatches} · {answer.schedule} · a step of "
         f"{answer.batch} examples {progress.format_seconds(answer.step_seconds)} ({how}) · waiting"

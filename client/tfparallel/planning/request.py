@@ -7,8 +7,8 @@ from collections.abc import Mapping, Sequence
 from tfparallel import validation
 from tfparallel.job_source import source as sources
 from tfparallel.planning import option_values
-from tfparallel_operator.api import load, types
-from tfparallel_trainer.contract import job_file, plan
+from tfparallel_operator.api import accelerators, load, types
+from tfparallel_trainer.contract import device_types, job_file, plan
 
 _MANIFESTS = (".yaml", ".yml", ".json")
 _TRAINING = (types.Role.CHIEF, types.Role.MASTER, types.Role.WORKER)
@@ -24,6 +24,7 @@ class PlanOptions:
     devices: int | None = None
     pods: int | None = None
     memory: str | None = None
+    device_type: str | None = None
     mesh: str | None = None
     microbatches: int | None = None
     schedule: str | None = None
@@ -54,13 +55,13 @@ def read(file: pathlib.Path, options: PlanOptions) -> Subject:
     if file.suffix in _MANIFESTS:
         overrides = (*options.overrides, *_AS_IF_RUN)
         with validation.located(file, overrides):
-            basis = _of_job(sources.read(file, overrides))
+            basis = _of_job(sources.read(file, overrides), options)
     else:
         basis = Subject(file.stem, _of_module(file, options))
     return dataclasses.replace(basis, question=_with_options(basis.question, options))
 
 
-def _of_job(source: sources.JobSource) -> Subject:
+def _of_job(source: sources.JobSource, options: PlanOptions) -> Subject:
     spec = source.job.spec
     trainer, mesh = spec.trainer, spec.mesh or job_file.Mesh(auto=True)
     if trainer is None:
@@ -80,9 +81,15 @@ def _of_job(source: sources.JobSource) -> Subject:
         shard_optimizer=mesh.shard_optimizer,
         batch=trainer.global_batch_size,
         seed=trainer.seed,
+        device_type=_device_type(spec.tf_replica_specs),
     )
     files = sources.code(source, trainer) or {}
-    return Subject(source.job.metadata.name, question, files, _notes(spec))
+    is_of_processor = question.device_type is None and options.device_type is None
+    notes = (
+        *_notes_on_cuts(spec),
+        *(_notes_on_gpus(spec) if is_of_processor and not options.calibrate else ()),
+    )
+    return Subject(source.job.metadata.name, question, files, notes)
 
 
 def _replicas(roles: Mapping[types.Role, types.ReplicaSpec]) -> tuple[int, int]:
@@ -96,6 +103,17 @@ def _replicas(roles: Mapping[types.Role, types.ReplicaSpec]) -> tuple[int, int]:
             " give them the same devices"
         )
     return sum(spec.replicas for spec in training.values()), next(iter(devices.values()))
+
+
+def _device_type(roles: Mapping[types.Role, types.ReplicaSpec]) -> str | None:
+    """Return the GPU that all replicas that train ask for by labels of nodes, if it is known."""
+    selected = {
+        device_types.find_by_labels(roles[role].pod_spec.get("nodeSelector") or {})
+        for role in _TRAINING
+        if role in roles
+    }
+    [device_type, *others] = selected
+    return None if others or device_type is None else device_type.name
 
 
 def _of_module(file: pathlib.Path, options: PlanOptions) -> plan.Question:
@@ -119,7 +137,13 @@ def _of_module(file: pathlib.Path, options: PlanOptions) -> plan.Question:
 def _with_options(basis: plan.Question, options: PlanOptions) -> plan.Question:
     """Return a question in which options replace fields."""
     processes, devices = _divide(basis, options)
+    if options.calibrate and options.device_type is not None:
+        raise load.SpecError(
+            f"--calibrate: it measures this machine, which is no {options.device_type}; remove it,"
+            " or remove --device-type"
+        )
     changes = {
+        "device_type": options.device_type,
         "memory": None if options.memory is None else option_values.size(options.memory),
         "microbatches": options.microbatches,
         "schedule": _schedule(options),
@@ -131,6 +155,7 @@ def _with_options(basis: plan.Question, options: PlanOptions) -> plan.Question:
             "processes": processes,
             "devices": devices,
             "calibrate": options.calibrate,
+            **({"device_type": None} if options.calibrate else {}),
             **{name: value for name, value in changes.items() if value is not None},
         }
     )
@@ -151,7 +176,27 @@ def _divide(basis: plan.Question, options: PlanOptions) -> tuple[int, int]:
     return option_values.pods(total, options.pods or basis.processes)
 
 
-def _notes(spec: types.Spec) -> tuple[str, ...]:
+def _notes_on_gpus(spec: types.Spec) -> tuple[str, ...]:
+    roles = spec.tf_replica_specs
+    asking = [role for role in _TRAINING if role in roles and _asks_for_gpus(roles[role])]
+    if not asking:
+        return ()
+    return (
+        f"spec.tfReplicaSpecs.{asking[0]}: no label in the nodeSelector of its template names a GPU"
+        " that the planner knows, so times are those of cores of a processor. Give --device-type",
+    )
+
+
+def _asks_for_gpus(replica_spec: types.ReplicaSpec) -> bool:
+    if replica_spec.devices is not None:
+        return True
+    pod_spec = load.parse_template(replica_spec.template or {}).spec
+    return any(
+        accelerators.count_gpus(container.resources.limits) for container in pod_spec.containers
+    )
+
+
+def _notes_on_cuts(spec: types.Spec) -> tuple[str, ...]:
     if spec.mesh is None or not spec.mesh.cuts:
         return ()
     return (

@@ -51,7 +51,9 @@ class Question(base.Model):
     devices: Count
     """Devices of each process."""
     memory: Count | None = None
-    """Bytes of each device; absent: no limit."""
+    """Bytes of each device; absent: those of its type, or no limit."""
+    device_type: str | None = None
+    """One of `device_types.DEVICE_TYPES`; absent: cores of a processor."""
     mesh: dict[str, int] | None = None
     """Degrees by axis, one of them -1 for all other devices; absent: the planner chooses."""
     microbatches: Count | None = None
@@ -185,6 +187,8 @@ class Plan(base.Model):
     """Bytes of each device, where there is a limit."""
     measured: bool
     """Whether times come from a measurement on this machine."""
+    device_type: str | None = None
+    """The GPU for which times are estimated; absent: a core of a processor."""
     order: tuple[int, ...]
     """Positions of the nodes in the model, in the order in which stages have them."""
     ends: tuple[int, ...]

@@ -10,7 +10,8 @@ import tensorflow as tf
 
 from tfparallel_trainer import errors
 from tfparallel_trainer.comms import agreement
-from tfparallel_trainer.contract import job_file
+from tfparallel_trainer.contract import device_types, job_file
+from tfparallel_trainer.contract.device_types import DEVICE_TYPES, DeviceType
 from tfparallel_trainer.contract.plan import Plan
 from tfparallel_trainer.engines.split.model import graph
 from tfparallel_trainer.engines.split.pipeline import cutting
@@ -91,11 +92,20 @@ def resolve(
 def devices_of(
     job_mesh: job_file.Mesh, peers: agreement.Peers, count: int
 ) -> hardware.DeviceCluster:
-    """The devices of all processes, which all ask; with `auto`, with the least memory of one."""
+    """The devices of all processes, which all ask; with `auto`, with the least memory of one.
+
+    With `auto`, they are GPUs of a type that the planner knows if all processes have the same.
+    """
     memory = None
     if job_mesh.auto:
         least = min(peers.gather(device_memory(count) or _MOST))
         memory = None if least == _MOST else least
+        known_types = list(DEVICE_TYPES.values())
+        own_type = gpu_type()
+        own_number = len(known_types) if own_type is None else known_types.index(own_type)
+        numbers = set(peers.gather(own_number))
+        if numbers == {own_number} and own_type is not None:
+            return hardware.DeviceCluster.of_type(peers.count, count, own_type, memory)
     return hardware.DeviceCluster(
         processes=peers.count, devices=count, device=hardware.Device(memory=memory)
     )
@@ -111,6 +121,13 @@ def compare(planned: ResolvedPlan, peers: agreement.Peers) -> None:
                 f"{name} divides the model otherwise than {peers.names[peers.me]}: let "
                 "build_model give the same model in all processes, or give the mesh and its cuts."
             )
+
+
+def gpu_type() -> DeviceType | None:
+    """The type of the GPUs of this process, if it is known and they have the same."""
+    details = map(tf.config.experimental.get_device_details, tf.config.list_physical_devices("GPU"))
+    gpu_names = {str(gpu.get("device_name")) for gpu in details}
+    return device_types.find_by_name(gpu_names.pop()) if len(gpu_names) == 1 else None
 
 
 def device_memory(count: int) -> int | None:

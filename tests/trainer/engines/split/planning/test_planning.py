@@ -13,7 +13,7 @@ import pytest
 from testing import repeats
 from testing.trainer import planned_graphs, planned_models, split_models
 from tfparallel_trainer import errors
-from tfparallel_trainer.contract import plan
+from tfparallel_trainer.contract import device_types, plan
 from tfparallel_trainer.engines.split.model import graph, recording
 from tfparallel_trainer.engines.split.planning import (
     blocks,
@@ -34,6 +34,17 @@ pytestmark = [
 
 BLOCKS = 16
 """So many blocks can be cut in all ways."""
+
+NODE = costs.NodeCost(
+    flops=1e9,
+    tensor_bytes=1e3,
+    weight_bytes=1e3,
+    gradient_bytes=1e3,
+    backward=2.0,
+    inner_bytes=0.0,
+    working_bytes=0.0,
+)
+"""A product of matrices."""
 
 AT_ONCE = hardware.Link(bandwidth=math.inf, latency=0.0)
 
@@ -187,6 +198,30 @@ def test_what_does_not_fit_says_by_how_much_and_where() -> None:
     assert "a device of stage" in sentence
     assert "too much: parameters" in sentence
     assert "Give each device" in sentence
+
+
+def test_a_gpu_has_the_memory_and_the_speed_of_its_type() -> None:
+    cores, gpus = (
+        choose.plan_for(subject(planned_models.perceptron, cluster), search_space.Constraints())
+        for cluster in (
+            hardware.DeviceCluster(processes=2),
+            hardware.DeviceCluster.of_type(2, 1, device_types.DEVICE_TYPES["L4"]),
+        )
+    )
+    assert gpus.step_seconds < cores.step_seconds
+    assert (gpus.device_type, cores.device_type) == ("L4", None)
+    assert gpus.memory == device_types.DEVICE_TYPES["L4"].memory
+    device = hardware.Device.of_type(device_types.DEVICE_TYPES["A100-80GB"], memory=2**30)
+    assert device.memory == 2**30
+    assert device.flops_of("bfloat16") == 2 * device.flops_of("float32")
+    node = dataclasses.replace(NODE, dtype="float16")
+    assert costs.estimated(node, device).each < costs.estimated(NODE, device).each
+
+
+def test_what_does_not_fit_a_gpu_names_one_that_it_fits() -> None:
+    tight = hardware.DeviceCluster.of_type(2, 1, device_types.DEVICE_TYPES["L4"], 10 * 2**20)
+    with pytest.raises(errors.BadConfigurationError, match=r"Give each device .* \(a T4 has it\),"):
+        choose.plan_for(subject(planned_models.perceptron, tight), search_space.Constraints())
 
 
 @pytest.mark.parametrize(

@@ -30,6 +30,8 @@ class NodeCost:
     """Of an example: what it keeps for its backward besides its inputs and outputs."""
     working_bytes: float
     """Of an example: what there is while its backward runs and not before or after it."""
+    dtype: str = "float32"
+    """Of the numbers that it computes."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -97,7 +99,9 @@ def estimated(node: NodeCost, device: hardware.Device) -> NodeTime:
     The roofline model (Williams, Waterman, Patterson 2009), plus a cost of each call.
     """
     fixed = device.call_seconds + node.weight_bytes / device.bandwidth
-    per_example = max(node.flops / device.flops, node.tensor_bytes / device.bandwidth)
+    per_example = max(
+        node.flops / device.flops_of(node.dtype), node.tensor_bytes / device.bandwidth
+    )
     return NodeTime(
         Line(fixed, per_example), Line(node.backward * fixed, node.backward * per_example)
     )

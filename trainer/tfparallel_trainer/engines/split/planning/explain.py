@@ -3,6 +3,7 @@
 from collections.abc import Iterator, Sequence
 
 from tfparallel_trainer.contract import plan, progress
+from tfparallel_trainer.contract.device_types import DEVICE_TYPES
 from tfparallel_trainer.engines.split.pipeline import schedule
 
 size = progress.format_bytes
@@ -82,5 +83,15 @@ def excess(roomiest: plan.Plan, tried: int) -> str:
         f"microbatches {roomiest.microbatches}) a device of stage {index} ({stage.nodes[0]}{last}) "
         f"needs {size(holds.peak)}, {size(holds.peak - limit)} too much: parameters "
         f"{size(holds.parameters)}, gradients {size(holds.gradients)}, slots {size(holds.slots)}, "
-        f"{others}. Give each device {size(holds.peak)}, {remedies}."
+        f"{others}. Give each device {size(holds.peak)}{_larger(roomiest)}, {remedies}."
     )
+
+
+def _larger(roomiest: plan.Plan) -> str:
+    """The GPU with the least memory that has enough, where a plan is for GPUs."""
+    if roomiest.device_type is None:
+        return ""
+    peak = roomiest.stages[fullest(roomiest)].holds.peak
+    larger = (device.name for device in DEVICE_TYPES.values() if device.memory >= peak)
+    name = next(larger, None)
+    return "" if name is None else f" (a {name} has it)"

@@ -1,11 +1,22 @@
 """Devices and the links between them, as values, and how long messages take. Pure."""
 
 import dataclasses
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
+from typing import Self
 
 import numpy as np
 
 from tfparallel_trainer.comms import shape
+from tfparallel_trainer.contract.device_types import DeviceType
+
+_OF_PEAK = 0.5
+"""Share of a GPU's peak that products of matrices reach, roughly."""
+
+_OF_BANDWIDTH = 0.8
+"""Share of a GPU's bandwidth that operations without products and links reach, roughly."""
+
+_GPU_LATENCY = 2e-5
+"""Seconds of a message between GPUs of one node without content."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -26,11 +37,32 @@ class Device:
     """Bytes that TensorFlow may take for tensors; None: no limit."""
     flops: float = 2e10
     """Floating point operations a second in products of matrices and convolutions."""
+    flops_by_dtype: Mapping[str, float] = dataclasses.field(default_factory=dict)
+    """The same of some types of numbers."""
     bandwidth: float = 4e9
     """Bytes a second that operations without products read and write."""
     update: Update = Update()
     call_seconds: float = 2e-5
     """What each operation takes besides."""
+    type_name: str | None = None
+    """Of a GPU."""
+
+    @classmethod
+    def of_type(cls, device_type: DeviceType, memory: int | None = None) -> Self:
+        """A GPU that reaches a share of what its data sheet says; `memory` is another limit."""
+        bandwidth = _OF_BANDWIDTH * device_type.bandwidth * 1e9
+        return cls(
+            memory=device_type.memory if memory is None else memory,
+            flops=_OF_PEAK * device_type.flops["float32"],
+            flops_by_dtype={dtype: _OF_PEAK * peak for dtype, peak in device_type.flops.items()},
+            bandwidth=bandwidth,
+            update=Update(bandwidth=bandwidth),
+            type_name=device_type.name,
+        )
+
+    def flops_of(self, dtype: str) -> float:
+        """Floating point operations a second with numbers of a type."""
+        return self.flops_by_dtype.get(dtype, self.flops)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -64,6 +96,18 @@ class DeviceCluster:
     """Between devices of one process."""
     across: Link = Link(1e9, 5e-4)
     """Between processes."""
+
+    @classmethod
+    def of_type(
+        cls, processes: int, devices: int, device_type: DeviceType, memory: int | None = None
+    ) -> Self:
+        """GPUs of a type; between pods, the network decides, of which it says nothing."""
+        return cls(
+            processes=processes,
+            devices=devices,
+            device=Device.of_type(device_type, memory),
+            inside=Link(_OF_BANDWIDTH * device_type.link * 1e9, _GPU_LATENCY),
+        )
 
     @property
     def size(self) -> int:

@@ -88,6 +88,7 @@ class _Measures:
             + any(variable.trainable for variable in variables),
             inner_bytes=inner,
             working_bytes=moved + working,
+            dtype=first.dtype,
         )
 
 

@@ -12,6 +12,7 @@ from tfparallel_trainer import errors, user
 from tfparallel_trainer.checkpoint import slots
 from tfparallel_trainer.comms import shape
 from tfparallel_trainer.contract import plan
+from tfparallel_trainer.contract.device_types import DEVICE_TYPES
 from tfparallel_trainer.engines.split.layers import assignment, elementwise, layout
 from tfparallel_trainer.engines.split.layers.rules import registry
 from tfparallel_trainer.engines.split.model import graph, skeleton
@@ -48,11 +49,7 @@ def _answer(module: user.Module, question: plan.Question) -> plan.Plan:
     skeleton.compile_model(module, model)
     if question.shard_optimizer:
         elementwise.check_state_sharding(model.optimizer)
-    cluster = hardware.DeviceCluster(
-        processes=question.processes,
-        devices=question.devices,
-        device=hardware.Device(memory=question.memory),
-    )
+    cluster = _cluster(question)
     measured = None
     if question.calibrate:
         microbatch = max(1, question.batch // (cluster.size * (question.microbatches or 1)))
@@ -72,6 +69,18 @@ def _answer(module: user.Module, question: plan.Question) -> plan.Plan:
         shards_optimizer=question.shard_optimizer,
     )
     return choose.plan_for(planned, constraints)
+
+
+def _cluster(question: plan.Question) -> hardware.DeviceCluster:
+    if question.device_type is None:
+        device = hardware.Device(memory=question.memory)
+        return hardware.DeviceCluster(
+            processes=question.processes, devices=question.devices, device=device
+        )
+    device_type = DEVICE_TYPES[question.device_type]
+    return hardware.DeviceCluster.of_type(
+        question.processes, question.devices, device_type, question.memory
+    )
 
 
 def subject(

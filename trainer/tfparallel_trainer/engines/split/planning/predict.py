@@ -51,6 +51,7 @@ def predict(
         batch=setting.batch,
         memory=cluster.device.memory,
         measured=tables.subject.measured,
+        device_type=cluster.device.type_name,
         order=order,
         ends=ends,
         stages=stages,
