@@ -30,7 +30,7 @@ class Cluster:
     context: str | None = None
     """Context of the kubeconfig; None: the current one."""
     namespace: str | None = None
-    """None: that of the context."""
+    """Namespace of the jobs; None: that of the context."""
     kubeconfig: str | None = None
     """Path; None: $KUBECONFIG, else ~/.kube/config, else the service account of the pod."""
 

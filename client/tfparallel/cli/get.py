@@ -91,7 +91,13 @@ def job(
 
 @command.command("model")
 @options.job_or_folder
-@click.option("--to", "target", type=options.FILE, metavar="DIR", help="[default: ./JOB-model]")
+@click.option(
+    "--to",
+    "target",
+    type=options.FILE,
+    metavar="DIR",
+    help="Folder for the files.  [default: ./JOB-model]",
+)
 @click.option(
     "--all",
     "everything",

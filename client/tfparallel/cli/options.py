@@ -153,13 +153,13 @@ def cluster(verb: Callable[..., None]) -> Callable[..., None]:
         "--namespace",
         metavar="NAME",
         shell_complete=complete.namespaces,
-        help="[default: that of the context]",
+        help="Namespace of the jobs.  [default: that of the context]",
     )
     @click.option(
         "--kubeconfig",
         metavar="FILE",
         type=click.Path(),
-        help="[default: $KUBECONFIG, else ~/.kube/config]",
+        help="Path of the kubeconfig.  [default: $KUBECONFIG, else ~/.kube/config]",
     )
     @functools.wraps(verb)
     def with_choice(

@@ -76,7 +76,7 @@ _FORMATS = ("table", _JSON)
     type=click.Choice(_FORMATS),
     default=_FORMATS[0],
     show_default=True,
-    help="What is printed. With json no files are written, unless you give --output.",
+    help="Format of the output. With json no files are written, unless you give --output.",
 )
 @options.output_folder(
     "Where picture and data go.  [default: a new folder runs/<job or model>/<time>]"

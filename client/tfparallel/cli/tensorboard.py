@@ -24,7 +24,7 @@ from tfparallel_trainer.contract import outputs
     "--port",
     type=click.IntRange(0, 65535),
     metavar="PORT",
-    help="On this machine.  [default: 6006, or the next that is free]",
+    help="Port of TensorBoard on this machine.  [default: 6006, or the next that is free]",
 )
 @click.option(
     "--to",

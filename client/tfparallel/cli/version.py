@@ -25,7 +25,7 @@ _SECONDS = 5.0
     type=click.Choice(["text", "json", "yaml"]),
     default="text",
     show_default=True,
-    help="What is printed.",
+    help="Format of the output.",
 )
 @options.cluster
 def command(*, only_client: bool, output_format: str, choice: access.ConnectionOptions) -> None:

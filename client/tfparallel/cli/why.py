@@ -23,7 +23,7 @@ _WIDTH = 80
     type=click.Choice(["text", "json"]),
     default="text",
     show_default=True,
-    help="What is printed.",
+    help="Format of the output.",
 )
 @options.cluster
 def command(name: str, *, output_format: str, choice: access.ConnectionOptions) -> None:
