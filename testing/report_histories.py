@@ -122,7 +122,7 @@ class History:
                 self._spend(A.EVALUATION, 1.0)
                 self._line(outputs.TrainEvent.EVALUATION, metrics={"loss": 1.0})
             case "save":
-                self._save()
+                self._save(trains=self._draw(st.booleans()))
             case "other":  # another replica runs again alone
                 lost = names.EventAction.RESTART_REPLICA, "digits-worker-1"
                 self._event(names.Reason.REPLICA_LOST, "digits-worker-1 vanished", *lost)
@@ -138,11 +138,17 @@ class History:
         self.step += 10
         self._line(outputs.TrainEvent.TRAIN, metrics={"loss": 1.0, "input_wait": waited})
 
-    def _save(self) -> None:
+    def _save(self, *, trains: bool = False) -> None:
+        """Save a checkpoint, and perhaps train while it is written."""
         if not self._saved or self._saved[-1][0] < self.step:
             self._spend(A.CHECKPOINT, 0.5)
-            self._line(outputs.TrainEvent.CHECKPOINT, seconds=0.5)
-            self._saved.append((self.step, self.now))
+            step, moment = saved = self.step, self.now
+            self._saved.append(saved)
+            if trains:
+                self._train()
+            facts = {"seconds": 0.5, "writeSeconds": self.now - moment}
+            kind = outputs.TrainEvent.CHECKPOINT
+            self._lines.append(report_runs.line(self.now, kind, step, **facts))
 
     def _go_back(self) -> None:
         """Resume from a checkpoint: mostly the newest; a broken one is passed over."""

@@ -33,6 +33,11 @@ class Record:
         return self.fields.get("examplesPerSecond")
 
     @property
+    def moment(self) -> datetime.datetime:
+        """When it happened: a checkpoint when training went on, before its write ended."""
+        return self.time - datetime.timedelta(seconds=self.fields.get("writeSeconds", 0.0))
+
+    @property
     def is_first_step(self) -> bool:
         """Whether a process of the trainer has just made its first step."""
         return self.event == outputs.TrainEvent.FIRST_STEP

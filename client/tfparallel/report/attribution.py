@@ -61,17 +61,18 @@ def _process(period: periods.Period, *, is_restart: bool) -> Iterator[_Span]:
     start = goodput.Activity.RESTART if is_restart else goodput.Activity.START
     start = start if period.has_log else goodput.Activity.UNKNOWN
     yield start, period.began, period.first_step or period.ended
-    for before, record in itertools.pairwise(period.records):
+    ordered = sorted(period.records, key=lambda record: record.moment)
+    for before, record in itertools.pairwise(ordered):
         if record.event in _WHOLE:
-            yield _WHOLE[record.event], before.time, record.time
+            yield _WHOLE[record.event], before.moment, record.moment
             continue
-        waited = (record.time - before.time) * _input_wait(record)
-        yield goodput.Activity.INPUT, record.time - waited, record.time
-        yield goodput.Activity.TRAINING, before.time, record.time - waited
+        waited = (record.moment - before.moment) * _input_wait(record)
+        yield goodput.Activity.INPUT, record.moment - waited, record.moment
+        yield goodput.Activity.TRAINING, before.moment, record.moment - waited
     for record in period.records:
         if record.event == outputs.TrainEvent.CHECKPOINT:
             seconds = datetime.timedelta(seconds=float(record.fields.get("seconds", 0.0)))
-            yield goodput.Activity.CHECKPOINT, record.time - seconds, record.time
+            yield goodput.Activity.CHECKPOINT, record.moment - seconds, record.moment
 
 
 def _input_wait(record: train_log.Record) -> float:

@@ -62,7 +62,7 @@ class Period:
             record for record in self.records if self.resumed_step < record.step <= self.kept_step
         ]
         saved = [record for record in kept if record.event == outputs.TrainEvent.CHECKPOINT]
-        return next((record.time for record in reversed(saved or kept)), self.first_step)
+        return next((record.moment for record in reversed(saved or kept)), self.first_step)
 
 
 def find(run: RunRecords) -> Sequence[Period]:

@@ -70,6 +70,20 @@ def test_what_is_saved_is_restored(tmp_path: pathlib.Path) -> None:
         np.testing.assert_array_equal(restored[key].value.numpy(), expected.value.numpy())
 
 
+def test_a_copy_keeps_what_the_variables_were(tmp_path: pathlib.Path) -> None:
+    variables = checkpoints.variables(1)
+    saved = checkpoints.opened(tmp_path)
+    for value in (1, 2):  # the second copy has the memory of the first one
+        copy = saved.copy(shard.undivided(variables))
+        for variable in variables.values():
+            variable.value.assign_add(variable.value)  # in the same memory, as optimizers do
+        saved.save(copy, checkpoints.at(value))
+        restored = checkpoints.variables(0)
+        assert saved.restore(shard.undivided(restored)) == checkpoints.at(value)
+        for key, expected in checkpoints.variables(value).items():
+            np.testing.assert_array_equal(restored[key].value.numpy(), expected.value.numpy())
+
+
 @pytest.mark.parametrize("name", ["part-00000.bin", "part-00000.json", "index.json"])
 def test_a_damaged_checkpoint_is_passed_over(tmp_path: pathlib.Path, name: str) -> None:
     messages: list[str] = []

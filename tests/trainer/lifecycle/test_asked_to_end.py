@@ -178,3 +178,13 @@ def test_a_step_may_not_take_longer_than_the_grace(virtual_clock: clock.Clock) -
     stop.allow(termination.STEP_SECONDS)
     with asked(stop):
         assert_ends_at(virtual_clock, 2.5, given_up)
+
+
+def test_a_save_that_ends_takes_no_time_from_the_last_one(virtual_clock: clock.Clock) -> None:
+    given_up = threading.Event()
+    stop = termination.Termination(given_up.set, 600)
+    stop.allow(termination.STEP_SECONDS)
+    with asked(stop):
+        with stop.saving():
+            stop.allow_save()
+        assert_ends_at(virtual_clock, 595.0, given_up)

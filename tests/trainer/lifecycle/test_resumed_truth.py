@@ -10,7 +10,7 @@ from unittest import mock
 import keras
 import pytest
 
-from testing import repeats
+from testing import repeats, waiting
 from testing.trainer import launch, reference, weights
 from testing.trainer import runs as trainings
 from tfparallel_trainer.contract import exits, outputs
@@ -80,6 +80,7 @@ def measure_difference(runs: trainings.Runs, case: str, strategy: str) -> float:
     """Kill a job after a checkpoint, resume it; return the largest difference of a weight."""
     with start(runs, case, strategy, 1) as group:
         group.wait_for_output(0, PAUSED)
+        waiting.until(lambda: launch.newest(runs.folder) == 4, "the checkpoint before the pause")
         victims = [0, 1, 2] if strategy == "servers" else [1]
         for victim in victims:
             group.processes[victim].send_signal(signal.SIGKILL)

@@ -81,6 +81,24 @@ def box(part: Part, shape: Sequence[int]) -> Box:
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
+class Copy:
+    """The value that a variable had at one moment, in this process's memory."""
+
+    value: Any
+    """An array in the order of its rows."""
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """That of the array."""
+        return tuple(self.value.shape)
+
+    @property
+    def dtype(self) -> Any:
+        """That of the array."""
+        return self.value.dtype
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
 class FullVariable:
     """A variable of the unsplit model or its optimizer, of which ranks hold parts."""
 
@@ -94,7 +112,8 @@ class VariableShard:
     """A rank's part of one variable of the unsplit model or its optimizer."""
 
     variable: Any
-    """The keras.Variable on the rank's device that holds the part, and nothing else."""
+    """The keras.Variable on the rank's device that holds the part, and nothing else; or a `Copy`,
+    which can only be saved."""
     whole: FullVariable
     part: Part = ()
     """Which part of the whole variable; empty for all."""
@@ -138,6 +157,27 @@ def undivided(variables: Mapping[str, Any]) -> State:
     return State([share], wholes)
 
 
+def copied(state: State, previous: State | None = None) -> State:
+    """Copy what a process writes to a checkpoint, so that training may change the variables.
+
+    The copy takes the place of a previous one, whose memory is not given back in between.
+    """
+    shares: list[dict[str, VariableShard]] = []
+    for rank, share in enumerate(state.shares):
+        copies = {}
+        for key, entry in share.items():
+            if not entry.writes:
+                continue
+            if previous is None:
+                copy = Copy(_array(entry.variable))
+            else:
+                copy = previous.shares[rank][key].variable
+                np.copyto(copy.value, _shared_array(entry.variable))
+            copies[key] = dataclasses.replace(entry, variable=copy)
+        shares.append(copies)
+    return dataclasses.replace(state, shares=shares)
+
+
 def uncovered(boxes: Iterable[Box], shape: Sequence[int]) -> int:
     """How many elements of a variable lie in no part; a ValueError if two parts overlap."""
     placed: list[Box] = []
@@ -158,9 +198,8 @@ def blocks(variable: Any) -> Iterator[Any]:
     """Give the value of a variable as arrays, one block of rows after the other."""
     shape = tuple(variable.shape)
     value = variable.value
-    if not shape or not _is_divisible(value):
-        # A copy in this order; np.ascontiguousarray would give a scalar an axis.
-        value = np.array(value.numpy(), order="C")
+    if not isinstance(value, np.ndarray) and (not shape or not _is_divisible(value)):
+        value = _array(variable)
     if not shape:
         yield value
         return
@@ -185,6 +224,17 @@ def assign(variable: Any, parts: Iterator[Placed]) -> None:
             variable.assign(block)
         else:
             value[box].assign(block.astype(kind, copy=False))
+
+
+def _array(variable: Any) -> Any:
+    """A copy of the value as an array in the order of its rows."""
+    # np.ascontiguousarray would give a scalar an axis.
+    return np.array(_shared_array(variable), order="C")
+
+
+def _shared_array(variable: Any) -> Any:
+    """The value now as an array, which may have TensorFlow's memory."""
+    return tf.convert_to_tensor(variable.value).__array__()  # numpy() would copy it
 
 
 def _is_divisible(value: Any) -> bool:

@@ -51,6 +51,7 @@ class Store:
         self._peers = together or agreement.Peers()
         self._saves = 0
         self._module_sum = module_sum
+        self._copy: shard.State | None = None
         self._retention = retention.Retention(folder, keep, self._peers, say)
         if self._peers.is_chief:
             self._owner = self._take(job, attempt, namespace)
@@ -68,10 +69,20 @@ class Store:
             return contextlib.nullcontext()
         return owner.living(self._folder, self._owner)
 
+    @property
+    def has_parts(self) -> bool:
+        """Whether other processes write parts of its checkpoints, too."""
+        return not self._peers.alone
+
     def check_owner(self) -> None:
         """Raise PreemptedError if another process has taken the folder, on the chief."""
         if self._peers.is_chief:
             owner.check(self._folder, self._owner)
+
+    def copy(self, state: shard.State) -> shard.State:
+        """Copy a state to save it, over the last copy, which no longer counts."""
+        self._copy = shard.copied(state, self._copy)
+        return self._copy
 
     def save(self, state: shard.State, at: files.Position) -> None:
         """Save all variables as the checkpoint of a step, and remove the oldest beyond `keep`.

@@ -61,7 +61,8 @@ class TrainEvent(enum.StrEnum):
     EVALUATION = "evaluation"
     """An evaluation has ended: `metrics`."""
     CHECKPOINT = "checkpoint"
-    """A checkpoint is saved, which took `seconds`."""
+    """A checkpoint is saved: training stood still for `seconds`, and went on while the write took
+    `writeSeconds`."""
     LEFT_OUT = "leftOut"
     """The update of a step is left out: `reason`."""
     VERIFIED = "verified"

@@ -30,6 +30,8 @@ class StepRequest(enum.IntEnum):
     """Observers take the metrics of each step; all processes ask for them, or none."""
     CHANGED = 4
     """Observers have changed variables since the step before; all processes say so, or none."""
+    FAILED = 5
+    """A checkpoint could not be written on a process, which ends all."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

@@ -2,6 +2,7 @@
 
 import contextlib
 import dataclasses
+import functools
 import itertools
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
@@ -140,12 +141,11 @@ class EngineSetup:
     placement: Callable[[], progress.Placement | None] = lambda: None
     steps_by_worker: dict[str, int] | None = None
 
-    def save(self, at: files.Position) -> bool:
-        """Save a checkpoint; gives whether this process is one that does."""
+    def copy_state(self, at: files.Position) -> Callable[[], None] | None:
+        """Copy the state; gives what saves it as a checkpoint, if this process is one that does."""
         if self.saved is None:
-            return False
-        self.saved.save(self.state, at)
-        return True
+            return None
+        return functools.partial(self.saved.save, self.saved.copy(self.state), at)
 
 
 def prepare(

@@ -43,6 +43,9 @@ class Termination:
         self._give_up = give_up
         self._longest = grace_seconds - min(_LEAVE_SECONDS, _LEAVE_SHARE * grace_seconds)
         self._grace = 0.0
+        self._saves = 0
+        """How many bodies save at the moment."""
+        self._changing = threading.RLock()
         self._asked_at: float | None = None
         self._asked = threading.Event()
         self._ended = threading.Event()
@@ -66,21 +69,27 @@ class Termination:
 
     def allow(self, seconds: float) -> None:
         """Give the main thread so long after a signal, also one that came, if it is not killed."""
-        self._grace = min(seconds, self._longest)
+        with self._changing:
+            self._grace = min(seconds, self._longest)
 
     def allow_save(self) -> None:
         """Give the main thread all the time that a save may take."""
-        self._grace = self._longest
+        self.allow(self._longest)
 
     @contextlib.contextmanager
     def saving(self) -> Iterator[None]:
-        """Give the body the time of a save, and after it the main thread what it had before."""
-        before = self._grace
-        self.allow_save()
+        """Give the body the time of a save, and after it the main thread what it had before.
+
+        Several threads may save at once.
+        """
+        with self._changing:
+            self._saves += 1
         try:
             yield
         finally:
-            self.allow(before + self._since_asked)
+            with self._changing:
+                self._saves -= 1
+                self.allow(self._grace + self._since_asked)
 
     def end(self) -> None:
         """Record that the run is over. A signal no longer changes how it ends."""
@@ -99,6 +108,11 @@ class Termination:
         self._pipe = None
 
     @property
+    def _limit(self) -> float:
+        """How many seconds the main thread has after a signal."""
+        return self._longest if self._saves else self._grace
+
+    @property
     def _since_asked(self) -> float:
         """Seconds; none before."""
         return 0.0 if self._asked_at is None else time.monotonic() - self._asked_at
@@ -111,7 +125,7 @@ class Termination:
             return
         self._asked_at = time.monotonic()
         self._asked.set()
-        while self._since_asked < self._grace:
+        while self._since_asked < self._limit:
             if self._ended.wait(_LOOK_SECONDS):
                 return
         if not self._ended.is_set():

@@ -4,6 +4,7 @@ What differs between engines is in `engines.engine.RunTemplate`.
 """
 
 import contextlib
+import functools
 import platform
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -16,13 +17,16 @@ from tfparallel_trainer import errors
 from tfparallel_trainer.checkpoint import export, files
 from tfparallel_trainer.contract import outputs
 from tfparallel_trainer.engines import engine, setup
-from tfparallel_trainer.lifecycle import termination
-from tfparallel_trainer.loop import observer, training
+from tfparallel_trainer.lifecycle import farewells, termination
+from tfparallel_trainer.loop import checkpoint_writer, observer, training
 from tfparallel_trainer.reporting import console, progress_pusher, records, reports, results
 from tfparallel_trainer.storage import durable, folder
 
 Observe = Callable[[setup.EngineSetup], observer.Observer]
 """Gives the observer of a run."""
+
+_FAREWELL_SECONDS = 10.0
+"""How long a process that ends at once waits for the checkpoint that it writes."""
 
 
 def train_to_end(template: engine.RunTemplate, observe: Observe) -> None:
@@ -44,11 +48,12 @@ def train_to_end(template: engine.RunTemplate, observe: Observe) -> None:
         reporter.placement = engine_setup.placement
         reporter.wait = engine_setup.training.wait
         reporter.start = lambda: _start(context, engine_setup)
-        outer = _loop(context, engine_setup, trainer, reporter, observe)
-        if chief:
-            _announce(template, engine_setup, outer.total_steps)
-        context.stop.allow(termination.STEP_SECONDS)
-        outer.run()
+        with _checkpoint_writer(context, engine_setup) as writer:
+            outer = _loop(context, engine_setup, trainer, reporter, observe, writer)
+            if chief:
+                _announce(template, engine_setup, outer.total_steps)
+            context.stop.allow(termination.STEP_SECONDS)
+            outer.run()
         if not context.script:
             _export(context, engine_setup, outer.position)
             if chief:
@@ -91,16 +96,31 @@ def _loop(
     trainer: engine.Engine,
     reporter: reports.Reporter,
     observe: Observe,
+    writer: checkpoint_writer.CheckpointWriter,
 ) -> training.Training:
     """Put together the outer loop around an engine."""
     settings = context.settings
 
     def save(at: files.Position) -> None:
         began = time.monotonic()
-        if engine_setup.save(at):
-            seconds = round(time.monotonic() - began, 3)
-            reporter.event(outputs.TrainEvent.CHECKPOINT, at.step, seconds=seconds)
-            reporter.flush()
+        writer.wait()  # memory has room for one copy
+        save_copy = engine_setup.copy_state(at)
+        if save_copy is None:
+            return
+        reporter.flush()  # not in the background: callbacks may write these files
+        copied = time.monotonic()
+
+        def write() -> None:
+            with context.stop.saving():
+                save_copy()
+            reporter.event(
+                outputs.TrainEvent.CHECKPOINT,
+                at.step,
+                seconds=round(copied - began, 3),
+                writeSeconds=round(time.monotonic() - copied, 3),
+            )
+
+        writer.start(write)
 
     if settings.logs_steps and settings.cluster.is_chief:
         weights = engine_setup.replicas[0].model.trainable_variables
@@ -115,9 +135,31 @@ def _loop(
         watch=context.watch,
         schedule=training.CheckpointSchedule(spec.checkpoint, settings.cluster.is_chief),
         save=save,
+        writer=writer,
         observer=observe(engine_setup),
         start=engine_setup.start,
     )
+
+
+@contextlib.contextmanager
+def _checkpoint_writer(
+    context: setup.RunContext, engine_setup: setup.EngineSetup
+) -> Iterator[checkpoint_writer.CheckpointWriter]:
+    """Let what is being written come to its end, however the body or the process ends."""
+    has_parts = engine_setup.saved is not None and engine_setup.saved.has_parts
+    writer = checkpoint_writer.CheckpointWriter(
+        context.watch.waiting if has_parts else contextlib.nullcontext
+    )
+    with contextlib.ExitStack() as stack:
+        if not has_parts:  # parts of a process that is lost never come
+            farewell = functools.partial(writer.join, _FAREWELL_SECONDS)
+            stack.enter_context(farewells.before_end(farewell))
+        try:
+            yield writer
+        finally:
+            writer.join()
+            if writer.error is not None:
+                context.out.say(f"warning: {writer.error}")
 
 
 def _start(context: setup.RunContext, engine_setup: setup.EngineSetup) -> Mapping[str, Any]:

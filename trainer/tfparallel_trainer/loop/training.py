@@ -3,6 +3,7 @@
 Every process runs the same loop and decides alike: from counts, and from requests that each step
 sums over all processes. No process acts on its clock or a signal alone. An engine may have steps
 pending. Counts are of submitted steps, and the loop saves and evaluates only when none is pending.
+A checkpoint is copied at its step and written while training continues (`checkpoint_writer`).
 """
 
 import contextlib
@@ -18,6 +19,7 @@ from tfparallel_trainer.data import batching, feed, order
 from tfparallel_trainer.engines.engine import Engine, StepRequest, StepResult
 from tfparallel_trainer.lifecycle import stall
 from tfparallel_trainer.lifecycle.termination import Termination
+from tfparallel_trainer.loop.checkpoint_writer import CheckpointWriter
 from tfparallel_trainer.loop.observer import Observer
 from tfparallel_trainer.reporting import reports
 
@@ -70,7 +72,10 @@ class Training:
     watch: stall.Watch
     schedule: CheckpointSchedule
     save: Callable[[files.Position], None]
-    """Saves a checkpoint, where one is configured and this process writes it."""
+    """Copies the state and begins to write it, where a checkpoint is configured and this process
+    writes it."""
+    writer: CheckpointWriter = dataclasses.field(default_factory=CheckpointWriter)
+    """Where the write continues."""
     observer: Observer
     start: files.Position
 
@@ -120,6 +125,7 @@ class Training:
             self._run_epoch()
         if not self._ended_epoch and self.observer.evaluates_after(self._place.epoch - 1):
             self._evaluate()
+        self.writer.wait()
         self.observer.training_ends()
 
     @property
@@ -150,6 +156,8 @@ class Training:
         """Make a step of each batch; whether the epoch ended before training did."""
         for batch in batches:
             requests = self._observed_step(batch)
+            if StepRequest.FAILED in requests:
+                self._fail()
             if StepRequest.STOP in requests:
                 self._stop()
             if self.observer.stop:
@@ -181,6 +189,7 @@ class Training:
             StepRequest.SAVE: self.schedule.due_by_clock,
             StepRequest.METRICS: self.observer.each_batch,
             StepRequest.CHANGED: self.observer.changes > self._changes,
+            StepRequest.FAILED: self.writer.error is not None,
         }
         self._changes = self.observer.changes
         own_requests = frozenset(request for request, is_set in is_requested.items() if is_set)
@@ -209,6 +218,7 @@ class Training:
         """Count a step that was not finite, or end training because of it."""
         what = "a gradient is not finite" if math.isfinite(loss) else f"the loss is {loss}"
         if self.spec.on_non_finite_loss is job_file.OnNonFiniteLoss.STOP:
+            self.writer.wait()
             raise errors.NonFiniteError(
                 f"In step {self._step} {what}: training stopped, {self._last_good()} Lower the "
                 "learning rate, clip gradients or look for missing values in the data. "
@@ -248,13 +258,14 @@ class Training:
             if not self.engine.weights_are_finite():
                 if self.observer.takes_non_finite:
                     return
+                self.writer.wait()
                 raise errors.NonFiniteError(
                     f"After step {self._step} a weight is not finite: training stopped, "
                     f"{self._last_good()} Lower the learning rate or clip gradients."
                 ).on_every_process()
             with self.termination.saving():
                 self.save(self.position)
-                self.engine.barrier()  # nobody leaves while another one saves
+                self.engine.barrier()  # nobody is short of time while another one waits or copies
             self.schedule.saved()
             self.watch.moved(f"the checkpoint of step {self._step}")
             self._saved_at = self._step
@@ -297,6 +308,7 @@ class Training:
     def _stop(self) -> None:
         self.termination.allow_save()
         self._save()
+        self.writer.wait()
         raise errors.PreemptedError(
             f"A replica was asked to end: training stopped after step {self._step}"
             + (
@@ -305,3 +317,11 @@ class Training:
                 else "; without trainer.checkpoint the next run begins at step 0."
             )
         ).on_every_process()
+
+    def _fail(self) -> None:
+        """End with the error of this process, or of another one that could not write."""
+        self.writer.wait()
+        raise errors.PeerLostError(
+            "A checkpoint is not written, because another process could not do its part; its log "
+            "says why. A new run resumes from the last good one."
+        )

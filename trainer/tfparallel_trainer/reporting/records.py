@@ -10,6 +10,7 @@ import errno
 import json
 import math
 import pathlib
+import threading
 import time
 from collections.abc import Iterator, Sequence
 from typing import Any
@@ -43,12 +44,14 @@ class RunRecords:
             ) from error
         self._folder = output_dir / outputs.TENSORBOARD
         self._writers: dict[str, Any] = {}
+        self._changing = threading.Lock()
 
     def event(self, kind: str, step: int, **facts: Any) -> None:
-        """Write a line: what happened, at which step, and facts about it."""
-        now = datetime.datetime.now(datetime.UTC).isoformat(timespec="milliseconds")
-        record = {"time": now, "event": kind, "step": step, **facts}
-        self._lines.write(json.dumps(record) + "\n")
+        """Write a line: what happened, at which step, and facts about it; from any thread."""
+        with self._changing:
+            now = datetime.datetime.now(datetime.UTC).isoformat(timespec="milliseconds")
+            record = {"time": now, "event": kind, "step": step, **facts}
+            self._lines.write(json.dumps(record) + "\n")
 
     def metrics(self, kind: str, step: int, values: dict[str, float], **facts: Any) -> None:
         """Write metrics as a line and for TensorBoard; `kind` is train or evaluation."""
