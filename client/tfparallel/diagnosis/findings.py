@@ -85,7 +85,7 @@ class Facts:
     claims: Sequence[models.Claim]
     """The existing claims of the job, as far as your rights show them."""
     last_lines: Sequence[str]
-    """The last lines of the first readable log of `logs.list_witnesses`."""
+    """The last lines of the first readable log of `replica_logs.list_witnesses`."""
     operators: Sequence[models.Operator] | None
     """The installed operators; None: unknown."""
     now: datetime.datetime
