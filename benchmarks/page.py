@@ -52,6 +52,8 @@ measured have a core each.""",
   differ by 3 %.
 - *Weights, gradients and state* are the bytes of a device's variables and gradients, or
   TensorFlow's count if that is more.
+- *Adam's state* is counted on ranks of one process. For its step, two processes have the decoder
+  of the rows on planned steps twice, with and without `mesh.shardOptimizer`, and steps alternate.
 - *Microbatches held* follow from TensorFlow's peak memory in a step.
 - *A limit* is RLIMIT_DATA. The model is 24 dense layers without biases, trained with SGD.
 - *A planned step* is that of `tfparallel plan` after calibration, for the mesh that differs most.

@@ -82,5 +82,5 @@ def test_the_page_of_the_documentation_is_of_this_form() -> None:
     assert f"`{page.COMMAND}`" in text
     lines = text.splitlines()
     rows = [line for line in lines if line.startswith("| ") and line != page.HEAD[0]]
-    assert len(rows) == 13 + 15
+    assert len(rows) == 13 + 17
     assert all(row.split(" | ")[3] in ("yes", "no") for row in rows)
