@@ -120,8 +120,9 @@ def _concatenated(parts: Sequence[Slices]) -> Slices:
 
 def _parts(indices: tf.Tensor) -> list[tf.Tensor]:
     """The rows of each look-up, of which TensorFlow has joined several."""
+    indices = _captured(indices)
     while tf.is_symbolic_tensor(indices) and indices.op.type in {"Identity", "Cast"}:
-        indices = indices.op.inputs[0]
+        indices = _captured(indices.op.inputs[0])
     if tf.is_symbolic_tensor(indices) and indices.op.type == "ConcatV2":
         *parts, _ = indices.op.inputs
         return [indices for part in parts for indices in _parts(part)]
@@ -147,8 +148,19 @@ def _source(tensor: tf.Tensor) -> tf.Tensor:
             tensor = tensor.op.inputs[0]
         elif tensor.op.type == "SelectV2" and tensor.op.inputs[0].op.type == "Less":
             tensor = tensor.op.inputs[2]
-        else:
+        elif tensor is (outer := _captured(tensor)):
             break
+        else:
+            tensor = outer
+    return tensor
+
+
+def _captured(tensor: tf.Tensor) -> tf.Tensor:
+    """The tensor of an outer graph that a function captures; the tensor itself if there is none."""
+    if tf.is_symbolic_tensor(tensor) and tensor.op.type == "Placeholder":
+        for outer, inner in getattr(tensor.graph, "captures", ()):
+            if inner is tensor and tf.is_symbolic_tensor(outer):
+                return outer
     return tensor
 
 

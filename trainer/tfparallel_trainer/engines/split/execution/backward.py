@@ -1,14 +1,18 @@
 """Executes the forward and backward passes of one rank's stage, and completes its gradients."""
 
 import dataclasses
+import functools
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import tensorflow as tf
 
 from tfparallel_trainer import errors
+from tfparallel_trainer.data import nest
 from tfparallel_trainer.engines.split.execution import (
+    gradient_sum,
     loss_head,
+    microbatch_function,
     rank_model,
     rank_transport,
     stage_worker,
@@ -19,16 +23,6 @@ from tfparallel_trainer.engines.split.model import graph
 from tfparallel_trainer.engines.split.pipeline import cutting, programs, schedule
 from tfparallel_trainer.engines.split.pipeline.partition import Partition
 from tfparallel_trainer.objective import checks, gradient_sums, loss
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class _ForwardResult:
-    tape: tf.GradientTape
-    weights: list[tf.Tensor]
-    """Those that are trained, as they were before it."""
-    received: dict[cutting.Transfer, tf.Tensor]
-    tensors: dict[int, Any]
-    terms: list[stage_worker.Counted]
 
 
 class TrainingWorker(stage_worker.StageWorker):
@@ -44,8 +38,12 @@ class TrainingWorker(stage_worker.StageWorker):
         super().__init__(rank, partition, workload, training=True)
         self._division = division
         self._batch_denominators: tf.Tensor | None = None
-        self._forward_results: dict[int, _ForwardResult] = {}
+        self._forward_results: dict[int, stage_worker.ForwardResult] = {}
+        self._sums = {key: gradient_sum.GradientSum() for key in rank.trained}
+        self._remaining = len(self._rows)
+        """How many backward passes are to be made."""
         self.gradients: dict[str, Any] = dict.fromkeys(rank.trained)
+        """Over all microbatches, once the last backward pass is made."""
         self.statistics: dict[str, tf.Tensor] = {}
         self._moments: dict[schedule.Action, tuple[tf.Tensor, tf.Tensor]] = {}
         """Begin and end of what it does; the rest of a step it waits."""
@@ -66,7 +64,7 @@ class TrainingWorker(stage_worker.StageWorker):
         begin = self._read_clock(begins_action=True)
         with self.ordering.compute() as results:
             if action.work is schedule.Pass.FORWARD:
-                results += self._forward(action)
+                results += self._forward(action).tensors
             else:
                 results += self._backward(action)
         self._moments[action] = (begin, self._read_clock())
@@ -110,29 +108,86 @@ class TrainingWorker(stage_worker.StageWorker):
             results.append(self.rank.clock.read())
         return results[0]
 
-    def _forward(self, action: schedule.Action) -> list[Any]:
-        received = self._received(action)
-        weights = [self.values[key] for key in self.gradients]
+    def _forward(self, action: schedule.Action) -> stage_worker.ForwardResult:
+        work, arguments = self._prepare(action)
+        compute = functools.partial(self._compute, work, arguments)
+        computation = self._functions.call(action.microbatch, compute, nest.leaves(arguments))
+        result = self._take(action.microbatch, work, computation)
+        # What the examples do not decide is assigned once in a step, not by each microbatch.
+        assigned = self.effects.assigned
+        self.values |= {key: value for key, value in result.changed.items() if key not in assigned}
+        self.statistics |= result.changed
+        self._forward_results[action.microbatch] = result
+        return result
+
+    def _compute(
+        self,
+        work: stage_worker.StageWork,
+        template: stage_worker.Arguments,
+        tensors: Sequence[tf.Tensor],
+    ) -> microbatch_function.Computation:
+        arguments = nest.packed(template, tensors)
+        weights = [arguments["values"][key] for key in self.gradients]
+        received = dict(zip(self.rank.stage.received, arguments["received"], strict=True))
         with tf.GradientTape(watch_accessed_variables=False) as tape:
             tape.watch([tensor for tensor in received.values() if tensor.dtype.is_floating])
             tape.watch(weights)
-            part = self._run(action.microbatch, received)
-            terms = self._terms(action.microbatch, part)
+            part, terms = self._compute_forward(work, arguments)
             ends = adjoint.join_gradients([fraction.numerator for _, fraction in terms])
             terms = [
                 (term, dataclasses.replace(fraction, numerator=end))
                 for (term, fraction), end in zip(terms, ends, strict=True)
             ]
+        self._check_terms(terms)
         changed = {key: tensor for key, tensor in part.changed.items() if key in self.values}
-        # What the examples do not decide is assigned once in a step, not by each microbatch.
-        assigned = self.effects.assigned
-        self.values |= {key: tensor for key, tensor in changed.items() if key not in assigned}
-        self.statistics |= changed
-        self._forward_results[action.microbatch] = _ForwardResult(
-            tape, weights, received, part.tensors, terms
+        targets = [*ends, *(part.tensors[transfer.tensor] for transfer in self._with_gradient)]
+        sources = [*(received[transfer] for transfer in self._watched), *weights]
+
+        def pullback(cotangents: Sequence[tf.Tensor]) -> list[tf.Tensor]:
+            self.rank.clock.bind()
+            gradients = (
+                tape.gradient(targets, sources, output_gradients=list(cotangents))
+                if targets
+                else [None] * len(sources)
+            )
+            count = len(self._watched)
+            results = [
+                tf.zeros_like(source) if gradient is None else tf.convert_to_tensor(gradient)
+                for source, gradient in zip(sources[:count], gradients[:count], strict=True)
+            ]
+            for key, gradient in zip(self.gradients, gradients[count:], strict=True):
+                work.kinds[key] = self.rank.kind(key, gradient)
+                results += gradient_sum.tensors_of(work.kinds[key], gradient)
+            return results
+
+        return microbatch_function.Computation(
+            self._results(work, part, terms, changed),
+            pullback if sources else None,
+            [tf.TensorSpec(target.shape, target.dtype) for target in targets],
         )
-        numerators = [fraction.numerator for _, fraction in terms]
-        return [*self._keep(action.microbatch, part), *numerators, *changed.values()]
+
+    @property
+    def _with_gradient(self) -> list[cutting.Transfer]:
+        """The transfers to other stages whose gradients come back."""
+        return [transfer for transfer in self.rank.stage.sent if self._has_gradient(transfer)]
+
+    @property
+    def _watched(self) -> list[cutting.Transfer]:
+        """The transfers from other stages whose gradients go back."""
+        return [transfer for transfer in self.rank.stage.received if self._has_gradient(transfer)]
+
+    def _has_gradient(self, transfer: cutting.Transfer) -> bool:
+        is_real = self._partition.model.tensors[transfer.tensor].is_real
+        return is_real and transfer.tensor not in self.effects.constant_tensors
+
+    def _check_terms(self, terms: Sequence[stage_worker.Counted]) -> None:
+        if self._division is loss_head.LossDivision.LAST and len(terms) > 1:
+            raise errors.UserCodeError(
+                f"{terms[0][0].title} counts what is not masked, which is known when a "
+                f"batch is through all stages, and {self._name_adding()} adds another loss. Remove "
+                "one of the two, or use MultiWorkerMirrored.",
+                function="build_model",
+            )
 
     def _scale(self, microbatch: int, term: loss.Term, fraction: loss.Fraction) -> tf.Tensor:
         """What a numerator is multiplied by, divided by the batch's denominator if it is known."""
@@ -156,48 +211,28 @@ class TrainingWorker(stage_worker.StageWorker):
 
     def _backward(self, action: schedule.Action) -> list[Any]:
         forward = self._forward_results.pop(action.microbatch)
-        if self._division is loss_head.LossDivision.LAST and len(forward.terms) > 1:
-            raise errors.UserCodeError(
-                f"{forward.terms[0][0].title} counts what is not masked, which is known when a "
-                f"batch is through all stages, and {self._name_adding()} adds another loss. Remove "
-                "one of the two, or use MultiWorkerMirrored.",
-                function="build_model",
-            )
-        targets = [fraction.numerator for _, fraction in forward.terms]
-        scales = [
-            self._scale(action.microbatch, term, fraction) for term, fraction in forward.terms
+
+        def address(transfer: cutting.Transfer) -> stage_worker.Address:
+            return transfer, programs.Message(action.work, transfer.tensor, action.microbatch)
+
+        cotangents = [
+            *(self._scale(action.microbatch, term, fraction) for term, fraction in forward.terms),
+            *(self._messages.pop(address(transfer)) for transfer in self._with_gradient),
         ]
-        for transfer in self.rank.stage.sent:
-            message = programs.Message(action.work, transfer.tensor, action.microbatch)
-            if (transfer, message) in self._messages:
-                targets.append(forward.tensors[transfer.tensor])
-                scales.append(self._messages.pop((transfer, message)))
-        constant = self.effects.constant_tensors
-        watched = {
-            transfer: tensor
-            for transfer, tensor in forward.received.items()
-            if tensor.dtype.is_floating and transfer.tensor not in constant
-        }
-        sources = [*watched.values(), *forward.weights]
-        gradients = iter(
-            forward.tape.gradient(targets, sources, output_gradients=scales)
-            if targets
-            else [None] * len(sources)
-        )
-        input_gradients = {}
-        for transfer, tensor in watched.items():
-            gradient = next(gradients)
-            message = programs.Message(action.work, transfer.tensor, action.microbatch)
-            input_gradients[transfer, message] = (
-                tf.zeros_like(tensor) if gradient is None else gradient
-            )
+        results = [] if forward.pullback is None else forward.pullback(cotangents)
+        remaining = iter(results)
+        input_gradients = {address(transfer): next(remaining) for transfer in self._watched}
         self._messages |= input_gradients
-        for key in self.gradients:
-            both = [self.gradients[key], next(gradients)]
-            self.gradients[key] = rank_transport.add(
-                both, [self.rank.kind(key, gradient) for gradient in both]
-            )
-        return [*input_gradients.values(), *rank_transport.parts(self.gradients.values())]
+        computed = list(input_gradients.values())
+        for key, total in self._sums.items():
+            computed += total.add(forward.work.kinds[key], remaining)
+        self._remaining -= 1
+        if not self._remaining:
+            self.gradients |= {
+                key: total.total(self.rank.weights[key]) for key, total in self._sums.items()
+            }
+            computed += rank_transport.parts(self.gradients.values())
+        return computed
 
 
 class CompleteGradients:

@@ -51,6 +51,11 @@ class Clock:
         with tf.device(self.processor):
             return self._read()
 
+    def bind(self) -> None:
+        """Let a function that is traced use this rank's variable, for the same reason."""
+        with tf.device(self.processor):
+            self._moment.read_value()
+
     def _now(self) -> tf.Tensor:
         with tf.control_dependencies([self._moment.assign(tf.timestamp())]):
             return self._moment.read_value()

@@ -2,7 +2,8 @@
 
 import contextlib
 import dataclasses
-from collections.abc import Mapping
+import functools
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import keras
@@ -10,13 +11,14 @@ import tensorflow as tf
 
 from tfparallel_trainer import errors
 from tfparallel_trainer.data import nest, order
-from tfparallel_trainer.engines.split.execution import rank_model
+from tfparallel_trainer.engines.split.execution import microbatch_function, rank_model
 from tfparallel_trainer.engines.split.execution.ordering import OrderingScope
 from tfparallel_trainer.engines.split.layers import sharded
 from tfparallel_trainer.engines.split.model import graph, interpreter, step_effects
 from tfparallel_trainer.engines.split.pipeline import cutting, programs, schedule
 from tfparallel_trainer.engines.split.pipeline.partition import Partition
 from tfparallel_trainer.objective import loss, synchrony
+from tfparallel_trainer.objective.gradient_sums import Kind
 
 _BORROWED = 1 << 16
 """Keeps the seeds of a random layer apart that two stages call."""
@@ -29,6 +31,9 @@ Shares = tuple[int, ...]
 
 Counted = tuple[loss.Term, loss.Fraction]
 """A term of the loss over some examples."""
+
+Arguments = dict[str, Any]
+"""What the work on a microbatch takes, nested: all that differs between microbatches."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,6 +48,37 @@ class Workload:
     """Number of the step: a scalar int64."""
     draws_alike: bool = False
     """Whether all places and microbatches draw the same numbers, for a check."""
+
+
+@dataclasses.dataclass(slots=True)
+class StageWork:
+    """The work of a stage on microbatches of one size, and what its trace has shown."""
+
+    examples: int
+    """Of each microbatch."""
+    terms: list[loss.Term] = dataclasses.field(default_factory=list)
+    """Those that the stage computes."""
+    changed: list[str] = dataclasses.field(default_factory=list)
+    """Keys of the weights that a forward pass changes."""
+    kinds: dict[str, Kind] = dataclasses.field(default_factory=dict)
+    """Of the gradients, by the keys of weights."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class ForwardResult:
+    """What a forward pass gives."""
+
+    work: StageWork
+    sent: dict[int, tf.Tensor]
+    terms: list[Counted]
+    changed: dict[str, tf.Tensor]
+    pullback: microbatch_function.Pullback | None
+
+    @property
+    def tensors(self) -> list[tf.Tensor]:
+        """All tensors that the pass computes."""
+        numerators = [fraction.numerator for _, fraction in self.terms]
+        return [*self.sent.values(), *numerators, *self.changed.values()]
 
 
 class StageWorker:
@@ -63,9 +99,11 @@ class StageWorker:
         self._training = training
         self.examples = workload.shares[rank.data]
         """How many it works on."""
-        self._part: Any = workload.parts.get(rank.data)
-        count = partition.counts(workload.shares)[rank.data]
-        self._rows = order.split(self.examples, count) if self.examples else []
+        counts = partition.counts(workload.shares)
+        self._rows = order.split(self.examples, counts[rank.data]) if self.examples else []
+        self._sizes = self._sizes_of_microbatches(counts)
+        self._works: dict[tuple[int, ...], StageWork] = {}
+        self._functions = microbatch_function.MicrobatchFunctions(self._sizes)
         self._messages: dict[Address, tf.Tensor] = {}
         self._outgoing: dict[tuple[int, int], tf.Tensor] = {}
         """Tensors that are sent forward, by microbatch and number."""
@@ -73,11 +111,7 @@ class StageWorker:
             self.values = {
                 key: tf.convert_to_tensor(variable) for key, variable in rank.weights.items()
             }
-            self._inputs = (
-                interpreter.by_number(partition.model, workload.parts[rank.data][0])
-                if self.examples and rank.stage.inputs
-                else {}
-            )
+            self._microbatches = self._divide_batch() if self.examples else []
         self.numerators = [tf.zeros((), tf.float64) for _ in rank.head.terms]
         of_examples = float(self.examples if rank.is_last else 0)
         self.denominators = [*self.numerators[1:], tf.constant(of_examples, tf.float64)]
@@ -97,7 +131,7 @@ class StageWorker:
         """Shape and type of the tensor that a message brings."""
         _, message = address
         tensor = self._partition.model.tensors[message.tensor]
-        sizes = self._sizes(message.microbatch, message.tensor)
+        sizes = self._shape(len(self._rows[message.microbatch]), message.tensor)
         if None in sizes:
             raise errors.UserCodeError(
                 f"{self._name_maker(message.tensor)} gives a tensor of the shape {tensor.shape} to "
@@ -113,19 +147,15 @@ class StageWorker:
         makers = (node.name for node in model.nodes if number in node.outputs)
         return next(makers, f"The input {dict(enumerate(model.input_names)).get(number, number)}")
 
-    def _sizes(self, microbatch: int, number: int) -> tuple[int | None, ...]:
+    def _shape(self, examples: int, number: int) -> tuple[int | None, ...]:
         """The shape of this rank's part of a tensor."""
-        full = self._partition.model.tensors[number].sized(len(self._rows[microbatch]))
+        full = self._partition.model.tensors[number].sized(examples)
         return self._partition.plan.layouts[number].local(full, self.rank.coordinates)
 
     def work(self, action: schedule.Action) -> None:
         """Make the forward pass of a microbatch."""
         with self.ordering.compute(begins_action=True) as results:
-            part = self._run(action.microbatch, self._received(action))
-            numerators = [
-                fraction.numerator for _, fraction in self._terms(action.microbatch, part)
-            ]
-            results += [*self._keep(action.microbatch, part), *numerators]
+            results += self._forward(action).tensors
 
     @property
     def effects(self) -> step_effects.Effects:
@@ -147,14 +177,133 @@ class StageWorker:
             for transfer in self.rank.stage.received
         }
 
-    def _run(self, microbatch: int, received: Mapping[cutting.Transfer, Any]) -> interpreter.Part:
-        rows = self._rows[microbatch]
-        inputs = {
-            number: self._inputs[number][rows.start : rows.stop]
-            for number in self.rank.stage.inputs
+    def _sizes_of_microbatches(self, counts: Sequence[int]) -> list[tuple[int, ...]]:
+        """What tells microbatches apart that need functions of their own.
+
+        Where layers add up over the data axis, it is the sizes at all its places: these trace as
+        many functions, in one order, and call them for the same microbatches.
+        """
+        if not self._partition.adds_up:
+            return [(len(rows),) for rows in self._rows]
+        places = [
+            map(len, order.split(share, count))
+            for share, count in zip(self._workload.shares, counts, strict=True)
+            if share
+        ]
+        return list(zip(*places, strict=True))
+
+    def _divide_batch(self) -> list[Arguments]:
+        """The arguments of each microbatch that do not depend on other work."""
+        rank, workload = self.rank, self._workload
+        x, y, weight = workload.parts[rank.data]
+        inputs = interpreter.by_number(self._partition.model, x) if rank.stage.inputs else {}
+        examples = {
+            "inputs": {number: inputs[number] for number in rank.stage.inputs},
+            "targets": (y, weight) if rank.is_last else (),
         }
-        tensors = {**inputs, **{transfer.tensor: tensor for transfer, tensor in received.items()}}
-        variables = {**self.values, **self._seeds(microbatch)}
+        parts = [self._divide(tensor) for tensor in nest.leaves(examples)]
+        return [
+            {**nest.packed(examples, [part[number] for part in parts]), "draw": draw}
+            for number, draw in enumerate(self._draws())
+        ]
+
+    def _divide(self, tensor: tf.Tensor) -> list[tf.Tensor]:
+        if len(self._rows) == 1:
+            return [tensor]
+        parts: list[tf.Tensor] = tf.split(tensor, [len(rows) for rows in self._rows])
+        return parts
+
+    def _draws(self) -> list[tf.Tensor]:
+        """For each microbatch a number that no other one of a run has: scalars int64."""
+        count, step = len(self._rows), self._workload.step
+        if self._workload.draws_alike or not self.rank.seeds:
+            return [step] * count
+        turns = step * self._partition.microbatches + tf.range(count, dtype=tf.int64)
+        draws: list[tf.Tensor] = tf.unstack(turns * self._partition.mesh.data + self.rank.data)
+        return draws
+
+    def _forward(self, action: schedule.Action) -> ForwardResult:
+        """Make a forward pass."""
+        work, arguments = self._prepare(action)
+        compute = functools.partial(self._compute, work, arguments)
+        computation = self._functions.call(action.microbatch, compute, nest.leaves(arguments))
+        return self._take(action.microbatch, work, computation)
+
+    def _prepare(self, action: schedule.Action) -> tuple[StageWork, Arguments]:
+        """The work of a forward pass, and what it takes."""
+        microbatch = action.microbatch
+        arguments = {
+            **self._microbatches[microbatch],
+            "received": list(self._received(action).values()),
+            "values": dict(self.values),
+        }
+        work = StageWork(len(self._rows[microbatch]))
+        return self._works.setdefault(self._sizes[microbatch], work), arguments
+
+    def _take(
+        self, microbatch: int, work: StageWork, computation: microbatch_function.Computation
+    ) -> ForwardResult:
+        """Keep what other stages receive, and count the loss."""
+        results = iter(computation.results)
+        sent = {number: next(results) for number in self._sent}
+        terms = [(term, loss.Fraction(next(results), next(results))) for term in work.terms]
+        self._outgoing |= {(microbatch, number): tensor for number, tensor in sent.items()}
+        for term, fraction in terms:
+            index = self.rank.head.terms.index(term)
+            self.numerators[index] += tf.cast(fraction.numerator, tf.float64)
+            if term.output:
+                self.denominators[index] += fraction.denominator
+        return ForwardResult(
+            work=work,
+            sent=sent,
+            terms=terms,
+            changed={key: next(results) for key in work.changed},
+            pullback=computation.pullback,
+        )
+
+    def _compute(
+        self, work: StageWork, template: Arguments, tensors: Sequence[tf.Tensor]
+    ) -> microbatch_function.Computation:
+        """Compute a microbatch from the tensors of its arguments."""
+        part, terms = self._compute_forward(work, nest.packed(template, tensors))
+        return microbatch_function.Computation(self._results(work, part, terms, {}))
+
+    def _compute_forward(
+        self, work: StageWork, arguments: Arguments
+    ) -> tuple[interpreter.Part, list[Counted]]:
+        self.rank.clock.bind()
+        part = self._run(arguments)
+        self._check_sent(work.examples, part)
+        return part, self._terms(work.examples, arguments, part)
+
+    def _results(
+        self,
+        work: StageWork,
+        part: interpreter.Part,
+        terms: Sequence[Counted],
+        changed: Mapping[str, tf.Tensor],
+    ) -> list[tf.Tensor]:
+        """All results of a forward pass, in the order in which `_forward` takes them."""
+        work.terms = [term for term, _ in terms]
+        work.changed = list(changed)
+        fractions = [
+            tensor for _, fraction in terms for tensor in (fraction.numerator, fraction.denominator)
+        ]
+        sent = [part.tensors[number] for number in self._sent]
+        return [*sent, *fractions, *changed.values()]
+
+    @property
+    def _sent(self) -> list[int]:
+        """The numbers of the tensors that other stages receive."""
+        return list(dict.fromkeys(transfer.tensor for transfer in self.rank.stage.sent))
+
+    def _run(self, arguments: Arguments) -> interpreter.Part:
+        received = zip(self.rank.stage.received, arguments["received"], strict=True)
+        tensors = {
+            **arguments["inputs"],
+            **{transfer.tensor: tensor for transfer, tensor in received},
+        }
+        variables = {**arguments["values"], **self._seeds(arguments["draw"])}
         nodes, model, data = self.rank.stage.nodes, self._partition.model, self.rank.head.data
         layers = synchrony.among(node.calls for node in nodes)
         adds_up = self._training and layers and data.size > 1
@@ -176,23 +325,19 @@ class StageWorker:
                 same_dropout=self._partition.same_dropout,
             )
 
-    def _keep(self, microbatch: int, part: interpreter.Part) -> list[Any]:
-        """Keep the tensors that other stages receive, and return them."""
-        sent = {transfer.tensor: part.tensors[transfer.tensor] for transfer in self.rank.stage.sent}
-        for number, tensor in sent.items():
+    def _check_sent(self, examples: int, part: interpreter.Part) -> None:
+        """Refuse tensors for other stages that have another shape than recorded."""
+        for number in self._sent:
             node = next(node for node in self.rank.stage.nodes if number in node.outputs)
-            interpreter.check_shape(
-                self._partition.model, node, tensor, self._sizes(microbatch, number)
-            )
-            self._outgoing[microbatch, number] = tensor
-        return list(sent.values())
+            shape = self._shape(examples, number)
+            interpreter.check_shape(self._partition.model, node, part.tensors[number], shape)
 
-    def _terms(self, microbatch: int, part: interpreter.Part) -> list[Counted]:
+    def _terms(self, examples: int, arguments: Arguments, part: interpreter.Part) -> list[Counted]:
         """The terms of the loss that this stage computes over a microbatch; feeds the metrics."""
-        examples = len(self._rows[microbatch])
         terms: list[Counted] = []
         if self.rank.is_last:
-            terms += zip(self.rank.head.terms, self._of_outputs(microbatch, part), strict=False)
+            fractions = self._of_outputs(arguments["targets"], part)
+            terms += zip(self.rank.head.terms, fractions, strict=False)
         if part.added_losses:
             kind = keras.config.floatx()
             total = tf.add_n(
@@ -200,17 +345,11 @@ class StageWorker:
             )
             fraction = loss.Fraction(total * examples, tf.constant(examples, tf.float64))
             terms.append((self.rank.head.terms[-1], fraction))
-        for term, one in terms:
-            term_index = self.rank.head.terms.index(term)
-            self.numerators[term_index] += tf.cast(one.numerator, tf.float64)
-            if term.output:
-                self.denominators[term_index] += one.denominator
         return terms
 
-    def _of_outputs(self, microbatch: int, part: interpreter.Part) -> list[loss.Fraction]:
+    def _of_outputs(self, targets: Any, part: interpreter.Part) -> list[loss.Fraction]:
         compiled_head, model = self.rank.head, self._partition.model
-        rows = self._rows[microbatch]
-        _, y, weight = nest.convert(lambda leaf: leaf[rows.start : rows.stop], self._part)
+        y, weight = targets
         tensors = {
             number: sharded.unsharded(
                 self._partition.plan, number, part.tensors[number], self.rank.groups
@@ -226,17 +365,13 @@ class StageWorker:
         compiled_head.model.compute_metrics(None, y, y_pred, weight)
         return loss.fractions(compiled_head.terms, compiled_head.outputs, y, y_pred, weight)
 
-    def _seeds(self, microbatch: int) -> dict[str, tf.Tensor]:
-        """Seeds of this step, microbatch and place along the data axis."""
-        turn = self._workload.step * self._partition.microbatches + microbatch
-        draw_number = turn * self._partition.mesh.data + self.rank.data
-        if self._workload.draws_alike:
-            draw_number = self._workload.step
+    def _seeds(self, draw: tf.Tensor) -> dict[str, tf.Tensor]:
+        """Seeds of a step, microbatch and place along the data axis."""
         borrowed = dict(self.rank.stage.borrowed)
         return {
             key: tf.stack(
                 [
-                    tf.constant(first[0]) + tf.cast(draw_number, first.dtype),
+                    tf.constant(first[0]) + tf.cast(draw, first.dtype),
                     tf.constant(first[1] + (_BORROWED if key in borrowed else 0), first.dtype),
                 ]
             )
