@@ -1,9 +1,9 @@
 """Work that is traced once and called for each microbatch, forward and backward.
 
-A step that repeats a stage's operations for each microbatch has a graph that grows with their
-number, and so do the time and the memory that its start takes. TensorFlow's own gradient of a
-function does not serve here. It replaces an absent gradient by zeros, which an optimizer takes for
-another thing, and it hides which look-ups a sparse gradient comes from.
+If a step repeats a stage's operations for each microbatch, its graph grows with their number. So do
+the time and the memory that its start takes. TensorFlow's own gradient of a function does not serve
+here: it replaces an absent gradient by zeros, which an optimizer takes for another thing. It also
+hides which look-ups a sparse gradient comes from.
 """
 
 import dataclasses

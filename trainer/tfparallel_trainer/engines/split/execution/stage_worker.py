@@ -180,7 +180,7 @@ class StageWorker:
     def _sizes_of_microbatches(self, counts: Sequence[int]) -> list[tuple[int, ...]]:
         """What tells microbatches apart that need functions of their own.
 
-        Where layers add up over the data axis, it is the sizes at all its places: these trace as
+        If layers add up over the data axis, it is the sizes at all its places. So these trace as
         many functions, in one order, and call them for the same microbatches.
         """
         if not self._partition.adds_up:
