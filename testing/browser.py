@@ -72,11 +72,6 @@ class Page:
             raise RuntimeError(answer["exceptionDetails"]["exception"]["description"])
         return answer["result"].get("value")
 
-    async def screenshot(self, file: pathlib.Path) -> None:
-        """Write the whole page as PNG."""
-        answer = await self.call("Page.captureScreenshot", captureBeyondViewport=True)
-        file.write_bytes(base64.b64decode(answer["data"]))
-
     async def set_medium(self, medium: str) -> None:
         """Show the page as on a medium of CSS: screen or print."""
         await self.call("Emulation.setEmulatedMedia", media=medium)

@@ -1,4 +1,4 @@
-"""Checks the language of pages, messages, docstrings and names: `python -m testing.language`.
+"""Checks the language of pages, messages and docstrings: `python -m testing.language`.
 
 Vale checks prose, by the rules in docs/.vale. Without it no prose is checked: one sentence says so,
 and a run of CI fails.
@@ -24,14 +24,6 @@ MESSAGES = (CLIENT, OPERATOR, paths.TRAINER)
 """The packages whose messages are checked."""
 DOCUMENTED = (OPERATOR, paths.TRAINER)
 """Files and folders whose docstrings are checked; those of `api` are the descriptions of fields."""
-NAMED = (
-    *(OPERATOR, CLIENT, paths.TRAINER),
-    *(paths.ROOT / name for name in ("benchmarks", "images", "manifests", "release")),
-    *(paths.ROOT / name for name in ("testing", "tests")),
-)
-"""Files and folders whose identifiers are checked."""
-NO_NOUNS = frozenset({"found", "given", "held", "made", "own", "told", "wanted"})
-"""What hides the type of a value, and cannot be searched."""
 _PARAGRAPHS = re.compile(r"\n\s*\n|\n\s*(?=\w+: |\w+:\n)")
 """What stands between two paragraphs, or two arguments."""
 _MIN_WORDS = 5
@@ -50,16 +42,13 @@ class Message:
 
 
 def main() -> int:
-    """Print the problems of names and of prose; return the exit status."""
-    problems = [problem for path in NAMED for problem in check_identifiers(path)]
-    for problem in problems:
-        print(problem)
+    """Print the problems of prose; return the exit status."""
     try:
         binaries.ensure(binaries.LANGUAGE)
     except (console.ClusterError, OSError) as error:
         reason = " ".join(str(error).split())
         print(f"The language is not checked, because Vale cannot be built: {reason}")
-        return 1 if problems or os.environ.get("CI") else 0
+        return 1 if os.environ.get("CI") else 0
     prose = [
         *check_pages(pages.ALL),
         *check_messages([message for package in MESSAGES for message in messages(package)]),
@@ -67,39 +56,13 @@ def main() -> int:
     ]
     for problem in prose:
         print(problem)
-    return 1 if problems or prose else 0
-
-
-def check_identifiers(path: pathlib.Path) -> list[str]:
-    """Return the variables, parameters and definitions of a file or folder that are no nouns."""
-    return [
-        _problem(
-            str(file.relative_to(paths.ROOT)) if file.is_relative_to(paths.ROOT) else str(file),
-            line,
-            f"{name!r} is no noun: name what the value is.",
-        )
-        for file in _modules(path)
-        for line, name in _identifiers(ast.parse(file.read_text(encoding="utf-8")))
-        if name.strip("_").lower() in NO_NOUNS
-    ]
+    return 1 if prose else 0
 
 
 def _modules(path: pathlib.Path) -> list[pathlib.Path]:
     """Return the modules of a folder, or the file itself if it is one."""
     files = sorted(path.rglob("*.py")) if path.is_dir() else [path]
     return [file for file in files if file.suffix == ".py"]
-
-
-def _identifiers(tree: ast.AST) -> Iterator[tuple[int, str]]:
-    """Yield the names that a module chooses, and no attributes, which a library may have named."""
-    for node in ast.walk(tree):
-        match node:
-            case ast.Name(id=name, ctx=ast.Store()) | ast.arg(arg=name):
-                yield node.lineno, name
-            case ast.FunctionDef(name=name) | ast.AsyncFunctionDef(name=name):
-                yield node.lineno, name
-            case ast.ClassDef(name=name):
-                yield node.lineno, name
 
 
 def check_pages(files: Sequence[pathlib.Path]) -> list[str]:

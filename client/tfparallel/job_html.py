@@ -21,9 +21,7 @@ def render_line(name: str, state: str, status: job_status.JobStatus) -> str:
     """Return a job in one line: digits: Running, 2/2 replicas, step 52/114 (45%), loss 0.31.
 
     Args:
-        name: the job's.
         state: in one word.
-        status: the job's.
     """
     ready = [f"{status.ready} replicas"] if status.ready else []
     return ", ".join([f"{name}: {state}", *ready, *_describe_progress(status.progress)])
@@ -55,7 +53,6 @@ def render(name: str, state: str, status: job_status.JobStatus, problem: str) ->
     """Return a job as HTML: state, progress, metrics, replicas, and why it is in its state.
 
     Args:
-        name: the job's.
         state: in one word.
         status: the job's; its texts may come from pods, and are escaped.
         problem: why the status cannot be read; empty: it can.

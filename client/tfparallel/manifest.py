@@ -71,9 +71,7 @@ def read(
     """Return the manifest of a source, and the folder of its model's files.
 
     Args:
-        source: what to train.
         folder: where the model's files lie; None: where the source lies, or here.
-        options: fields to set.
 
     Raises:
         SpecError: a file cannot be read, or the job is wrong.

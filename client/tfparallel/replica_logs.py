@@ -95,8 +95,6 @@ async def read(
     """Yield the lines of a replica, or of all.
 
     Args:
-        jobs: where the job is.
-        job: the job.
         replica: its name, such as worker-1, or `ALL_REPLICAS`; None: the coordinator, which reports
             how far training is, or of a failed job the first that failed and has a log.
         follow: whether to go on until the job ends, over restarts.

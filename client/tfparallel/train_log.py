@@ -53,7 +53,6 @@ def parse(text: str, file: str) -> Sequence[Record]:
     """Read a train log. Text after the last line end is still being written.
 
     Args:
-        text: its content.
         file: its name in errors.
 
     Raises:

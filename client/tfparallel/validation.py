@@ -61,7 +61,6 @@ def located(path: pathlib.Path, assignments: Sequence[str] = ()) -> Iterator[Non
     """Name file and line of each wrong field of the one job of a file.
 
     Args:
-        path: the file.
         assignments: changes to the job, as `--set` takes them: their fields have no line.
 
     Raises:

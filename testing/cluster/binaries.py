@@ -54,7 +54,6 @@ TARGETS = {
     "kwok": Target("kwok", "sigs.k8s.io/kwok/cmd/kwok"),
     "coredns": Target("coredns", "."),
     "pause": Target("pause", "."),
-    "probe": Target("probe", "."),
     "kind": Target("kind", "sigs.k8s.io/kind"),
     "coscheduling": Target("coscheduling", "."),
     "training-operator": Target(

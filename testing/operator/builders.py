@@ -3,7 +3,7 @@
 import dataclasses
 import datetime
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Self
 
 from tfparallel_operator.api import job_status, load, names, types
 from tfparallel_operator.core import decide, decision, installation, layout, observation, replicas
@@ -110,7 +110,10 @@ def an_exit(code: int, at: datetime.datetime = START, message: str = "") -> obse
 
 @dataclasses.dataclass
 class World:
-    """One job and its children in memory; the test plays the kubelet and the clock."""
+    """One job and its children in memory; the test plays the kubelet and the clock.
+
+    What changes it returns it, so that `run_until_quiet` may follow.
+    """
 
     job: types.TFParallelJob
     now: datetime.datetime = START
@@ -139,6 +142,12 @@ class World:
     @property
     def status(self) -> job_status.JobStatus:
         return self.job.status
+
+    def condition(self, kind: names.ConditionType) -> job_status.Condition:
+        """Return a condition that the job has."""
+        condition = conditions.find(self.status, kind)
+        assert condition is not None, kind
+        return condition
 
     def children(self) -> observation.Children:
         return observation.Children(
@@ -210,42 +219,46 @@ class World:
         """Let the pods go that are being deleted."""
         self.pods = {name: pod for name, pod in self.pods.items() if not pod.deleting}
 
-    def update(self, name: str, **changes: Any) -> None:
+    def update(self, name: str, **changes: Any) -> Self:
         """Change what is observed of a pod."""
         self.pods[name] = dataclasses.replace(self.pods[name], **changes)
+        return self
 
-    def run(self, *pod_names: str) -> None:
+    def run(self, *pod_names: str) -> Self:
         """Let pods run: those named, else all that wait."""
         for name, pod in self.pods.items():
             if name in pod_names or (not pod_names and pod.phase is observation.Phase.PENDING):
                 self.update(name, phase=observation.Phase.RUNNING)
+        return self
 
-    def exit(self, name: str, code: int, message: str = "") -> None:
+    def exit(self, name: str, code: int, message: str = "") -> Self:
         """Let a pod's container exit, with what it leaves as its termination message."""
         phase = observation.Phase.SUCCEEDED if code == 0 else observation.Phase.FAILED
-        self.update(name, phase=phase, exit=an_exit(code, self.now, message))
+        return self.update(name, phase=phase, exit=an_exit(code, self.now, message))
 
-    def advance(self, seconds: float) -> None:
+    def advance(self, seconds: float) -> Self:
         """Let time pass."""
         self.now += datetime.timedelta(seconds=seconds)
+        return self
 
-    def edit(self, **changes: Any) -> None:
+    def edit(self, **changes: Any) -> Self:
         """Change fields of spec.runPolicy, as a person does: a new generation."""
-        self.edit_spec(run_policy=self.job.spec.run_policy.model_copy(update=changes))
+        return self.edit_spec(run_policy=self.job.spec.run_policy.model_copy(update=changes))
 
-    def scale(self, workers: int) -> None:
+    def scale(self, workers: int) -> Self:
         """Change the number of workers, as `kubectl scale` does."""
         specs = dict(self.job.spec.tf_replica_specs)
         worker = types.Role.WORKER
         specs[worker] = specs[worker].model_copy(update={"replicas": workers})
-        self.edit_spec(tf_replica_specs=specs)
+        return self.edit_spec(tf_replica_specs=specs)
 
-    def edit_spec(self, **changes: Any) -> None:
+    def edit_spec(self, **changes: Any) -> Self:
         """Change fields of the spec likewise."""
         spec = self.job.spec.model_copy(update=changes)
         generation = self.job.metadata.generation + 1
         metadata = self.job.metadata.model_copy(update={"generation": generation})
         self.job = self.job.model_copy(update={"spec": spec, "metadata": metadata})
+        return self
 
     def _carry_out(self, action: Any) -> None:
         self.writes += 1
@@ -358,8 +371,7 @@ def a_world(**job: object) -> World:
 def running(**job: object) -> World:
     """A job whose pods run."""
     world = a_world(**job)
-    world.run()
-    world.run_until_quiet()
+    world.run().run_until_quiet()
     return world
 
 

@@ -48,6 +48,15 @@ class Namespace:
         text = None if body is None else json.dumps(body)
         return self.cluster.run_kubectl("-n", self.name, *arguments, input=text)
 
+    @property
+    def variables(self) -> dict[str, str]:
+        """The variables of an operator's process for this namespace alone."""
+        return {
+            "KUBECONFIG": str(self.cluster.kubeconfig),
+            "TFPARALLEL_WATCH_NAMESPACES": self.name,
+            "POD_NAMESPACE": self.name,
+        }
+
     def settings(self, **more: Any) -> settings.Settings:
         """Return the settings of an operator for this namespace alone."""
         values = {
@@ -167,6 +176,13 @@ class Namespace:
         what = f"pods {', '.join(pod_names) or 'none'} of attempt {attempt}"
         await waiting.until_async(attempts, what, when=expected.__eq__)
         return await self.pods()
+
+    async def run_pods(self, *pod_names: str, attempt: int = 1) -> dict[str, Body]:
+        """Wait until exactly these pods exist, start them, and wait until the job runs."""
+        pods = await self.until_pods(*pod_names, attempt=attempt)
+        await self.run_all()
+        await self.until_state("Running")
+        return pods
 
     async def until_refused(self, reason: str) -> Body:
         """Wait until the job says for this reason that its pods are refused."""

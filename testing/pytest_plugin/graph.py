@@ -1,10 +1,9 @@
 """The import graph of this repository, read from the sources without running them.
 
-grimp, which import-linter uses, does not tell an import of a module from one within a function.
+Imports within functions do not count, which grimp, of import-linter, does not tell apart.
 """
 
 import ast
-import dataclasses
 import functools
 import itertools
 import json
@@ -31,35 +30,18 @@ PACKAGES = frozenset(
 )
 
 
-@dataclasses.dataclass(frozen=True)
-class Imports:
-    """The modules that one file imports, and candidates that may be plain names."""
-
-    at_once: frozenset[str]
-    """When it is imported itself."""
-
-    later: frozenset[str]
-    """Within functions."""
-
-
 @functools.cache
 def reaches_tensorflow(file: pathlib.Path) -> bool:
     """Whether importing this file imports TensorFlow or Keras."""
     reached, pending = {file}, [file]
     while pending:
-        modules_at_once = _imports(pending.pop()).at_once
+        modules_at_once = _parsed.imports(pending.pop())
         if modules_at_once & TENSORFLOW:
             return True
         new = set(_files(modules_at_once)) - reached
         reached |= new
         pending += new
     return False
-
-
-def modules(file: pathlib.Path) -> frozenset[str]:
-    """The modules that this file imports at any time, and candidates that may be plain names."""
-    imports = _imports(file)
-    return imports.at_once | imports.later
 
 
 def _files(modules: frozenset[str]) -> Iterator[pathlib.Path]:
@@ -83,11 +65,6 @@ def _file(module: str) -> pathlib.Path | None:
     return None
 
 
-@functools.cache
-def _imports(file: pathlib.Path) -> Imports:
-    return _parsed.imports(file)
-
-
 def keep() -> None:
     """Store what this process has parsed, for the next run."""
     _parsed.keep()
@@ -100,14 +77,14 @@ class Parsed:
         self._file = file
         self._is_new = False
 
-    def imports(self, file: pathlib.Path) -> Imports:
-        """Return what a file imports, parsed again if it has changed."""
-        version, at_once, later = self._known.get(str(file), ([], [], []))
+    def imports(self, file: pathlib.Path) -> frozenset[str]:
+        """Return what a file imports, parsed again if it has changed: modules and perhaps names."""
+        version, names = self._known.get(str(file), ([], []))
         if version != _version(file):
-            at_once, later = _parse(file)
-            self._known[str(file)] = _version(file), at_once, later
+            names = _parse(file)
+            self._known[str(file)] = _version(file), names
             self._is_new = True
-        return Imports(frozenset(at_once), frozenset(later))
+        return frozenset(names)
 
     def keep(self) -> None:
         """Write the file, if there is anything new; workers may do so at the same time."""
@@ -120,8 +97,8 @@ class Parsed:
         self._is_new = False
 
     @functools.cached_property
-    def _known(self) -> dict[str, tuple[list[int], list[str], list[str]]]:
-        """Time and size of each file, what it imports at once, and later."""
+    def _known(self) -> dict[str, tuple[list[int], list[str]]]:
+        """Time and size of each file, and what it imports."""
         if not self._file.exists():
             return {}
         return dict(json.loads(self._file.read_text(encoding="utf-8")).get(_PARSER, {}))
@@ -139,14 +116,13 @@ _PARSER = str(_version(pathlib.Path(__file__)))
 """What another version of this module has parsed may lack something."""
 
 
-def _parse(file: pathlib.Path) -> tuple[list[str], list[str]]:
-    at_once: set[str] = set()
-    later: set[str] = set()
-    _visit(ast.parse(file.read_bytes(), str(file)), at_once, later)
-    return sorted(at_once), sorted(later)
+def _parse(file: pathlib.Path) -> list[str]:
+    names: set[str] = set()
+    _visit(ast.parse(file.read_bytes(), str(file)), names)
+    return sorted(names)
 
 
-def _visit(node: ast.AST, names: set[str], later: set[str]) -> None:
+def _visit(node: ast.AST, names: set[str]) -> None:
     for child in _statements(node):
         match child:
             case ast.Import():
@@ -156,11 +132,11 @@ def _visit(node: ast.AST, names: set[str], later: set[str]) -> None:
                 names |= _with_parents(module)
                 names |= {f"{module}.{alias.name}" for alias in child.names}
             case ast.FunctionDef() | ast.AsyncFunctionDef():
-                _visit(child, later, later)
+                pass
             case ast.If(test=ast.Name(id="TYPE_CHECKING") | ast.Attribute(attr="TYPE_CHECKING")):
                 pass
             case _:
-                _visit(child, names, later)
+                _visit(child, names)
 
 
 def _statements(node: ast.AST) -> Iterator[ast.AST]:

@@ -1,16 +1,17 @@
 """The tutorials on distribution that others wrote, and how a job runs each.
 
 `published` holds each script as its source has it, in our words and with local data; with Keras 2
-it runs unchanged. `keras_3` holds those that change for Keras 3.
+it runs unchanged. The page on tutorials shows what changes for Keras 3.
 """
 
 import dataclasses
-import difflib
+import re
 from collections.abc import Mapping
 
 from testing import paths
 
 FOLDER = paths.TRAINER_MODELS / "tutorials"
+PAGE = paths.PAGES / "how-to/tutorials.md"
 WORKERS = {"Worker": 2}
 SERVERS = {"Chief": 1, "Worker": 2, "PS": 2}
 _TENSORFLOW = "https://www.tensorflow.org/tutorials/distribute"
@@ -36,16 +37,17 @@ class Tutorial:
 
     @property
     def keras_3(self) -> str:
-        """The script that runs with Keras 3."""
-        file = FOLDER / "keras_3" / f"{self.name}.py"
-        return file.read_text(encoding="utf-8") if file.exists() else self.published
-
-    @property
-    def difference(self) -> list[str]:
-        """The lines that go and come for Keras 3, without empty ones."""
-        before, after = self.published.splitlines(), self.keras_3.splitlines()
-        lines = difflib.unified_diff(before, after, n=0, lineterm="")
-        return [line for line in lines if line[1:] and not line.startswith(("---", "+++", "@@"))]
+        """The script that runs with Keras 3: with the changes that the page shows."""
+        script, page = self.published, PAGE.read_text(encoding="utf-8")
+        [difference] = re.findall(rf"/{self.name}\.py`:\n\n```diff\n(.*?)```", page, re.S)
+        for hunk in map(str.splitlines, difference.split("@@\n")):
+            before, after = (
+                "".join(f"{line[1:]}\n" for line in hunk if line[:1] in side)
+                for side in (" -", " +")
+            )
+            assert script.count(before) == 1, before
+            script = script.replace(before, after)
+        return script
 
 
 ALL = (

@@ -5,7 +5,7 @@ import re
 import pytest
 
 from benchmarks import __main__ as benchmarks
-from benchmarks import page, results
+from benchmarks import results
 
 SMOKE = "checkpoints"
 """One process that trains; the others take minutes together."""
@@ -56,31 +56,3 @@ def test_medians_are_compared() -> None:
     ratio = results.ratio("a", 1.1, [0.2, 0.1, 9.0], [0.1, 0.1, 0.4], "b")
     assert ratio.value == pytest.approx(2.0)
     assert ratio.detail == "200.0 ms (100.0…9000.0) against 100.0 ms (100.0…400.0) of b"
-
-
-def test_the_page_shows_every_result() -> None:
-    all_results = [results.Result("a", 2.0, results.Bound.AT_MOST, 1.5, " %", "")]
-    text = page.renewed("", page.SPLIT, all_results, results.FULL, load=0.5)
-    assert all_results[0].row() in text.splitlines()
-    assert "2 cores" in text or "cores (" in text
-
-
-def test_rows_are_renewed_in_their_table() -> None:
-    old, other, new = (
-        results.Result(what, 2.0, results.Bound.AT_MOST, value, " %", "")
-        for what, value in (("a", 1.0), ("b", 1.5), ("a", 0.5))
-    )
-    text = page.renewed("", page.SPLIT, [old, other], results.FULL, load=0.5)
-    text = page.renewed(text, page.TRAINER, [old], results.FULL, load=0.5)
-    text = page.renewed(text, page.SPLIT, [new], results.FULL, load=0.5)
-    rows = [line for line in text.splitlines() if line.startswith("| ")]
-    assert rows == [page.HEAD[0], old.row(), page.HEAD[0], new.row(), other.row()]
-
-
-def test_the_page_of_the_documentation_is_of_this_form() -> None:
-    text = benchmarks.PAGE.read_text()
-    assert f"`{page.COMMAND}`" in text
-    lines = text.splitlines()
-    rows = [line for line in lines if line.startswith("| ") and line != page.HEAD[0]]
-    assert len(rows) == 13 + 17
-    assert all(row.split(" | ")[3] in ("yes", "no") for row in rows)

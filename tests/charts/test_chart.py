@@ -6,7 +6,7 @@ import pytest
 import yaml
 
 from images import targets
-from testing import pages, paths
+from testing import paths
 from testing.cluster import binaries
 from testing.operator import rendering
 from tfparallel_operator import main as operator
@@ -194,14 +194,6 @@ def test_the_lease_starts_empty_and_is_the_one_that_the_operator_holds(
     [rule] = [rule for rule in rules if "leases" in rule["resources"]]
     assert rule["resourceNames"] == [lease["metadata"]["name"]]
     assert rule["verbs"] == ["get", "patch"]
-
-
-def test_the_page_on_availability_lists_its_values() -> None:
-    values = yaml.safe_load((paths.CHART / "values.yaml").read_text(encoding="utf-8"))
-    listed = {
-        row[0]: row[1] for row in pages.rows("operate/availability.md", "# High availability")
-    }
-    assert listed == {name: str(values[name]) for name in ("replicas", "leaseSeconds")}
 
 
 def test_several_operators_avoid_each_other_and_leave_one_by_one(

@@ -3,10 +3,9 @@
 import yaml
 
 from testing import paths
-from tfparallel_operator.api import schema, types
+from tfparallel_operator.api import schema
 
 CRD = paths.ROOT / "manifests/base/crd/tfparallel.dev_tfparalleljobs.yaml"
-REFERENCE = paths.ROOT / "docs/reference/api.md"
 
 
 def test_crd_is_small_and_plain() -> None:
@@ -15,10 +14,3 @@ def test_crd_is_small_and_plain() -> None:
     assert not any(f" {mark}id0" in text for mark in "&*")
     assert text.startswith("# Generated from")
     assert yaml.load(text, yaml.CSafeLoader) == schema.custom_resource_definition()
-
-
-def test_reference_names_every_field_of_a_spec() -> None:
-    text = REFERENCE.read_text(encoding="utf-8")
-    assert "`spec.trainer.globalBatchSize`" in text
-    for name in types.Spec.model_json_schema(by_alias=True)["properties"]:
-        assert f"`spec.{name}`" in text

@@ -1,13 +1,9 @@
 """The API server takes what is rendered, and gives the operator the rights that it needs alone."""
 
 import json
-import pathlib
-import re
-import shutil
 from collections.abc import Iterator
 
 import pytest
-import yaml
 
 from testing import pages, paths
 from testing.cluster import handle
@@ -168,34 +164,6 @@ def test_installations_of_one_name_live_next_to_each_other(cluster: handle.Clust
     cluster.run_kubectl("delete", "--filename=-", input=text)
     cluster.run_helm("uninstall", RELEASE, "--namespace=team-b")
     assert _may_ask_whose_tokens(cluster, *everyone) == [True, False, False]
-
-
-def test_an_upgrade_removes_the_roles_that_had_no_namespace_in_their_names(
-    cluster: handle.Cluster, tmp_path: pathlib.Path
-) -> None:
-    older = shutil.copytree(paths.CHART, tmp_path / paths.CHART.name)
-    for name in ("rbac-cluster", "rbac-jobs", "rbac-users"):
-        file = older / f"templates/{name}.yaml"
-        text = re.sub(
-            r'"tfparallel\.outerName" ([.$]) \}\}\.',
-            r'"tfparallel.fullname" \1 }}-',
-            file.read_text(),
-        )
-        file.write_text(text)
-    values_file = older / "values.yaml"
-    older_values = yaml.safe_load(values_file.read_text())
-    del older_values["jobs"]  # As before there were restrictions and defaults of pods.
-    values_file.write_text(yaml.safe_dump(older_values))
-    cluster.run_kubectl("create", "namespace", "team-e")
-    values = ("--namespace=team-e", "--set=watchNamespaces={team-e},crds.install=false")
-    cluster.run_helm("install", RELEASE, str(older), *values)
-    listed = ("get", "clusterroles,clusterrolebindings", "--output=name")
-    old = {name for name in cluster.run_kubectl(*listed).split() if f"{RELEASE}-" in name}
-    assert len(old) == 5
-    cluster.run_helm("upgrade", RELEASE, str(paths.CHART), "--namespace=team-e", "--reuse-values")
-    assert not old & {*cluster.run_kubectl(*listed).split()}
-    assert _may_ask_whose_tokens(cluster, "team-e") == [True]
-    cluster.run_helm("uninstall", RELEASE, "--namespace=team-e")
 
 
 def test_a_definition_of_another_release_is_taken_over_as_the_page_says(

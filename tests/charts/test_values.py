@@ -207,35 +207,6 @@ def test_the_condition_of_a_parent_chart_switches_it_on_and_off(
     assert "enabled is false, which only a parent chart reads" in refusal(helm, ["enabled=false"])
 
 
-@pytest.mark.parametrize(
-    "name",
-    [
-        "commonLabels",
-        "global.imagePullSecrets",
-        "image.registry",
-        "jobs",
-        "livenessProbe",
-        "metrics.dashboard.labels",
-        "podDisruptionBudget.minAvailable",
-        "podSecurityContext",
-        "test.resources",
-        "watchNamespaces",
-    ],
-)
-def test_a_missing_value_means_an_empty_one(helm: rendering.Command, name: str) -> None:
-    done = helm("template", "x", str(paths.CHART), f"--set={name}=null,replicas=2")
-    assert done.returncode == 0, done.stderr
-    assert rendering.Objects.parse(done.stdout).of_kind("Deployment")
-
-
-@pytest.mark.parametrize("name", ["image.repository", "metrics.enabled", "rbac.clusterRights"])
-def test_a_missing_value_that_is_not_empty_by_default_is_named(
-    helm: rendering.Command, name: str
-) -> None:
-    group, _, missing = name.rpartition(".")
-    assert f"at '/{group}': missing property '{missing}'" in refusal(helm, [f"{name}=null"])
-
-
 def test_every_value_has_a_description_and_no_other_is_taken() -> None:
     schema = json.loads((paths.CHART / "values.schema.json").read_text(encoding="utf-8"))
     values = yaml.safe_load((paths.CHART / "values.yaml").read_text(encoding="utf-8"))
@@ -256,8 +227,3 @@ def test_the_version_has_one_source(helm: rendering.Command) -> None:
     shown = yaml.safe_load(helm("show", "chart", str(paths.CHART)).stdout)
     version = (paths.ROOT / "VERSION").read_text(encoding="utf-8").strip()
     assert shown["version"] == shown["appVersion"] == version
-
-
-def test_the_chart_says_what_it_is(helm: rendering.Command) -> None:
-    shown = yaml.safe_load(helm("show", "chart", str(paths.CHART)).stdout)
-    assert {"icon", "keywords", "description"} <= shown.keys()

@@ -3,20 +3,16 @@
 import asyncio
 import os
 import pathlib
-import subprocess
-import sys
 from typing import Any
 
-import click.testing
 import pytest
 import yaml
 
-from testing import waiting
+from testing import invocation, waiting
 from testing.operator import objects
 from testing.operator.namespaces import Namespace
 from tfparallel import errors
 from tfparallel.backends.cluster import access, refusals
-from tfparallel.cli import app
 from tfparallel_operator.api import load
 from tfparallel_operator.api_server import credentials, resources
 from tfparallel_operator.api_server import errors as api_errors
@@ -169,9 +165,9 @@ async def test_each_verb_names_the_right_that_it_lacks(
         "spec": {"accessModes": ["ReadWriteOnce"], "resources": {"requests": {"storage": "1Gi"}}},
     }
     (tmp_path / "job.yaml").write_text(yaml.safe_dump_all([claim, job]))
-    listing = (app.tfparallel, ["status", "-n", namespace.name])
+    listing = ["status", "-n", namespace.name]
     await waiting.until_async(
-        lambda: asyncio.to_thread(click.testing.CliRunner().invoke, *listing),
+        lambda: asyncio.to_thread(invocation.invoke, listing),
         "the role, which the API server learns of a moment later",
         when=lambda done: done.exit_code == 0,
     )
@@ -187,8 +183,7 @@ async def test_each_verb_names_the_right_that_it_lacks(
         ("delete tfparalleljobs", "delete", "digits"),
         ("create persistentvolumeclaims", "submit", "job.yaml"),
     ):
-        call = (app.tfparallel, [*verb, "-n", namespace.name])
-        done = await asyncio.to_thread(click.testing.CliRunner().invoke, *call)
+        done = await asyncio.to_thread(invocation.invoke, [*verb, "-n", namespace.name])
         assert done.exit_code == 1, (verb, done.output)
         user = f"system:serviceaccount:{namespace.name}:default"
         assert f"error: {user} may not {right} in namespace '{namespace.name}'" in done.stderr
@@ -211,10 +206,7 @@ async def test_expired_credentials_and_missing_rights_are_reported(
         ]
         file = tmp_path / "config"
         file.write_text(yaml.safe_dump(config))
-        command = (sys.executable, "-m", "tfparallel", "status", "-n", namespace.name)
-        done = subprocess.run(
-            (*command, "--kubeconfig", str(file)), capture_output=True, text=True, check=False
-        )
+        done = invocation.run("status", "-n", namespace.name, "--kubeconfig", file)
         assert done.returncode == 1
         assert sentence in done.stderr
         assert len(done.stderr.splitlines()) == 1

@@ -8,7 +8,6 @@ from collections.abc import Iterator
 from typing import Any
 
 import click
-import pytest
 
 from testing import paths
 from tfparallel.cli import app
@@ -101,10 +100,3 @@ def test_fields_of_messages_exist() -> None:
                 missing.add((match[0], text[:100]))
     assert fields > 150
     assert not missing
-
-
-@pytest.mark.parametrize(
-    ("path", "there"), [("trainer.epochs", True), ("trainer.nothing", False), ("epochs", False)]
-)
-def test_a_field_is_looked_up_in_the_schema(path: str, *, there: bool) -> None:
-    assert exists(schema.job_schema()["properties"]["spec"], path.split(".")) == there

@@ -7,14 +7,13 @@ import sys
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any
 
-import click.testing
 import pytest
 import yaml
 from aiohttp import web
 
+from testing import invocation
 from testing.operator import local_jobs, scripted_server
 from tfparallel import source_packing
-from tfparallel.cli import app
 
 OF_A_JOB = {
     "status": ("status", "digits"),
@@ -52,7 +51,7 @@ _CREATED = {
 }
 """The job as the API server has it."""
 
-Call = Callable[..., Awaitable[click.testing.Result]]
+Call = Callable[..., Awaitable[invocation.Result]]
 
 
 @pytest.fixture
@@ -66,13 +65,11 @@ def call(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> Call:
 
     async def run(
         server: str, *arguments: str, config: Mapping[str, Any] | None = None
-    ) -> click.testing.Result:
+    ) -> invocation.Result:
         kubeconfig = tmp_path / "config"
         kubeconfig.write_text(yaml.safe_dump(config or _config(server)))
         monkeypatch.setenv("KUBECONFIG", str(kubeconfig))
-        return await asyncio.to_thread(
-            click.testing.CliRunner().invoke, app.tfparallel, arguments, catch_exceptions=False
-        )
+        return await asyncio.to_thread(invocation.invoke, arguments, catch_exceptions=False)
 
     return run
 
@@ -94,7 +91,7 @@ def _status(code: int, reason: str, message: str) -> scripted_server.Answer:
     return scripted_server.document({**body, "code": code}, status=code)
 
 
-def _check(result: click.testing.Result, status: int, *sentences: str) -> None:
+def _check(result: invocation.Result, status: int, *sentences: str) -> None:
     assert result.exit_code == status, result.output
     [line] = result.stderr.splitlines()
     assert line.startswith("error: ")

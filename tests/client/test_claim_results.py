@@ -3,15 +3,14 @@
 import asyncio
 from typing import Any
 
-import click.testing
 import pytest
 
+from testing import invocation
 from testing.operator import objects
 from testing.operator.namespaces import Namespace
 from tfparallel import errors, models
 from tfparallel.backends.cluster import access, cluster_backend
 from tfparallel.backends.cluster import objects as cluster_objects
-from tfparallel.cli import app
 from tfparallel.results import claim, stores
 from tfparallel_operator.api_server import credentials, resources
 
@@ -70,9 +69,8 @@ async def test_a_job_that_keeps_nothing(
 )
 async def test_a_job_without_a_model_yet(namespace: Namespace, state: str, sentence: str) -> None:
     await _job(namespace, state=state, checkpoint={"claim": "results"})
-    where = ("-n", namespace.name, "--kubeconfig", str(namespace.cluster.kubeconfig))
-    runner, command = click.testing.CliRunner(), ("get", "model", "digits", *where)
-    done = await asyncio.to_thread(runner.invoke, app.tfparallel, command)
+    arguments = ("get", "model", "digits", *invocation.where(namespace))
+    done = await asyncio.to_thread(invocation.invoke, arguments)
     assert done.exit_code == 1
     assert sentence in done.stderr
 

@@ -12,37 +12,27 @@ import time
 from collections.abc import Iterator
 from typing import Any
 
-import click.testing
 import pytest
 import yaml
 
-from testing import waiting
+from testing import invocation, waiting
 from testing.operator import local_jobs as jobs
 from tfparallel.backends.local import folders, record
-from tfparallel.cli import app
 from tfparallel_operator.api import job_status, names
 
 pytestmark = pytest.mark.usefixtures("processes")
 
-_TFPARALLEL = (sys.executable, "-m", "tfparallel")
 _SECONDS = 60
 
 
-def call(folder: pathlib.Path, *arguments: str) -> "subprocess.CompletedProcess[str]":
-    return subprocess.run(
-        (*_TFPARALLEL, *arguments),
-        cwd=folder,
-        check=False,
-        capture_output=True,
-        text=True,
-        timeout=_SECONDS,
-    )
+def call(folder: pathlib.Path, *arguments: str) -> invocation.Ended:
+    return invocation.run(*arguments, folder=folder, timeout=_SECONDS)
 
 
-def refused(folder: pathlib.Path, *arguments: str) -> click.testing.Result:
+def refused(folder: pathlib.Path, *arguments: str) -> invocation.Result:
     """Call in this process, which is quicker: what is refused starts nothing."""
     with contextlib.chdir(folder):
-        result = click.testing.CliRunner().invoke(app.tfparallel, arguments)
+        result = invocation.invoke(arguments)
     assert result.exit_code == 2
     assert not (folder / "runs").exists()
     return result
@@ -53,7 +43,7 @@ def started(folder: pathlib.Path, document: Any, lines: int) -> Iterator[tuple[A
     """A run whose replicas have written that many lines, and the mark of its processes."""
     mark = jobs.new_mark()
     with subprocess.Popen(
-        (*_TFPARALLEL, "run", str(jobs.write(folder, document)), "--output", "out"),
+        (*invocation.PROGRAM, "run", str(jobs.write(folder, document)), "--output", "out"),
         cwd=folder,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
@@ -115,16 +105,14 @@ def test_epochs_are_an_option_of_run_and_submit(
     name, _, value = length.partition(": ")
     jobs.write(tmp_path, jobs.job({"Worker": {}}, trainer={name: int(value)}))
     (tmp_path / "model.py").write_text(jobs.MODULE)
-    shown = click.testing.CliRunner().invoke(
-        app.tfparallel, ["submit", "job.yaml", "--epochs", "2", "--dry-run"]
-    )
+    shown = invocation.invoke(["submit", "job.yaml", "--epochs", "2", "--dry-run"])
     document = list(yaml.safe_load_all(shown.stdout))[-1]
     assert document["spec"]["trainer"]["epochs"] == 2
     assert "steps" not in document["spec"]["trainer"]
     (tmp_path / "model.py").write_text("1 +\n")
-    done = click.testing.CliRunner().invoke(app.tfparallel, ["run", "job.yaml", "--epochs", "x"])
+    done = invocation.invoke(["run", "job.yaml", "--epochs", "x"])
     assert "'x' is not a valid integer" in done.stderr
-    done = click.testing.CliRunner().invoke(app.tfparallel, ["run", "job.yaml", "--epochs", "2"])
+    done = invocation.invoke(["run", "job.yaml", "--epochs", "2"])
     assert done.stderr.startswith("error: model.py:1: received '1 +'; SyntaxError")
 
 
@@ -183,7 +171,7 @@ def test_a_run_that_nobody_reads_any_more_ends(tmp_path: pathlib.Path) -> None:
     talking = {"Worker": jobs.shell("while :; do echo up; sleep 0.1; done")}
     mark = jobs.new_mark()
     with subprocess.Popen(
-        (*_TFPARALLEL, "run", str(jobs.write(tmp_path, jobs.job(talking)))),
+        (*invocation.PROGRAM, "run", str(jobs.write(tmp_path, jobs.job(talking)))),
         cwd=tmp_path,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
@@ -297,12 +285,14 @@ def test_it_is_reported_before_tensorflow_is_loaded_and_a_replica_starts(
     """
     (tmp_path / "model.py").write_text(f"import no_such_package\n{jobs.MODULE}")
     jobs.write(tmp_path, jobs.job({"Chief": {}, "Worker": {"replicas": 2}}, trainer={"epochs": 1}))
-    done = subprocess.run(
-        (sys.executable, "-X", "importtime", *_TFPARALLEL[1:], "run", "job.yaml"),
-        cwd=tmp_path,
-        check=False,
-        capture_output=True,
-        text=True,
+    done = invocation.execute(
+        sys.executable,
+        "-X",
+        "importtime",
+        *invocation.PROGRAM[1:],
+        "run",
+        "job.yaml",
+        folder=tmp_path,
         timeout=_SECONDS,
     )
     lines = done.stderr.splitlines()
@@ -382,7 +372,7 @@ def test_progress_is_a_bar_on_a_terminal(tmp_path: pathlib.Path) -> None:
     reader.start()
     environment = {**os.environ, "TERM": "xterm", "COLUMNS": "120"}
     done = subprocess.run(
-        (*_TFPARALLEL, "run", "job.yaml"),
+        (*invocation.PROGRAM, "run", "job.yaml"),
         cwd=tmp_path,
         check=False,
         stdout=theirs,

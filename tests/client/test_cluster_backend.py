@@ -7,7 +7,6 @@ import io
 import pathlib
 import queue
 import tarfile
-import threading
 from collections.abc import Iterator
 from typing import Any
 
@@ -119,40 +118,6 @@ async def test_waiting_sees_every_state_and_calls_back(
             await set_state(namespace, state)
         assert await asyncio.to_thread(states.get) == state
     assert (await awaited).state == "Succeeded"
-
-
-async def test_waiting_ends_with_the_time_with_failure_and_with_deletion(
-    client: tfparallel.TrainerClient, namespace: Namespace
-) -> None:
-    await asyncio.to_thread(client.train, document())
-    with pytest.raises(TimeoutError, match=r"is Pending after 0\.2 s, not Running"):
-        await asyncio.to_thread(client.wait_for_job_status, "digits", "Running", timeout=0.2)
-    awaited = asyncio.create_task(asyncio.to_thread(client.wait_for_job_status, "digits"))
-    await set_state(namespace, "Failed")
-    with pytest.raises(tfparallel.Failure, match="is Failed, and cannot become Succeeded: Why"):
-        await awaited
-    calls = threading.Event()
-    await asyncio.to_thread(client.train, document(), name="other")
-    awaited = asyncio.create_task(
-        asyncio.to_thread(client.wait_for_job_status, "other", callbacks=[lambda _: calls.set()])
-    )
-    await asyncio.to_thread(calls.wait)
-    await asyncio.to_thread(client.delete_job, "other")
-    with pytest.raises(tfparallel.Failure, match="job 'other' was deleted"):
-        await awaited
-
-
-async def test_progress_is_streamed(client: tfparallel.TrainerClient, namespace: Namespace) -> None:
-    await asyncio.to_thread(client.train, document())
-    await set_state(namespace, "Running", step=1)
-    steps = []
-    reports = client.watch_progress("digits")
-    while (progress := await asyncio.to_thread(next, reports, None)) is not None:
-        steps.append(progress.step)
-        if progress.step < 3:
-            state = "Running" if progress.step == 1 else "Succeeded"
-            await set_state(namespace, state, step=progress.step + 1)
-    assert steps == [1, 2, 3]
 
 
 async def test_events_and_replicas_are_those_of_the_operator(

@@ -6,22 +6,19 @@ import os
 import pathlib
 import signal
 import subprocess
-import sys
 from typing import Any
 
-import click.testing
 import pytest
 
-from testing import waiting
+from testing import invocation, waiting
 from testing.operator import local_jobs as jobs
-from tfparallel.cli import app
 
 pytestmark = pytest.mark.usefixtures("processes")
 
 
 _ROOT = pathlib.Path(__file__).parents[2]
 _DIGITS = str(_ROOT / "examples/digits/job.yaml")
-_COMMAND = (sys.executable, "-m", "tfparallel", "compare")
+_COMMAND = (*invocation.PROGRAM, "compare")
 _SECONDS = 600
 
 _MODEL = """
@@ -58,7 +55,7 @@ def _logged(folder: pathlib.Path, variant: str, metric: str) -> list[Any]:
     return [pytest.approx(float(summary["metrics"][metric]), rel=1e-4) for summary in summaries]
 
 
-_Comparison = tuple[pathlib.Path, Any, "subprocess.CompletedProcess[str]"]
+_Comparison = tuple[pathlib.Path, Any, invocation.Ended]
 
 
 def _compare(folder: pathlib.Path, *slow: str) -> _Comparison:
@@ -70,13 +67,8 @@ def _compare(folder: pathlib.Path, *slow: str) -> _Comparison:
     trainer = {"epochs": 2, "globalBatchSize": 30}
     jobs.write(folder, jobs.job({"Worker": {"replicas": 2}}, trainer=trainer))
     options = ("--workers", "1", "--seeds", "1", "--target", "loss=5", *slow)
-    done = subprocess.run(
-        (*_COMMAND, "job.yaml", "--output", "out", *options),
-        cwd=folder,
-        check=False,
-        capture_output=True,
-        text=True,
-        timeout=_SECONDS,
+    done = invocation.execute(
+        *_COMMAND, "job.yaml", "--output", "out", *options, folder=folder, timeout=_SECONDS
     )
     assert done.returncode == 0, done.stderr
     for file in ("report.md", "report.json", "loss.svg", "speed.svg", "staleness.svg"):
@@ -151,9 +143,7 @@ def test_runs_that_exist_are_compared(comparison: _Comparison) -> None:
     folder, _, _ = comparison
     runs = [f"out/{mode}-seed0" for mode in ("sync", "async")]
     with contextlib.chdir(folder):
-        result = click.testing.CliRunner().invoke(
-            app.tfparallel, ["compare", "--runs", *runs, "--target", "loss=5"]
-        )
+        result = invocation.invoke(["compare", "--runs", *runs, "--target", "loss=5"])
     assert result.exit_code == 0, result.stderr
     assert all(name in result.stdout for name in runs)
     assert "Until loss ≤ 5, s" in result.stdout
@@ -191,8 +181,8 @@ def test_a_run_that_fails_fails_the_comparison(tmp_path: pathlib.Path) -> None:
     file = jobs.write(tmp_path, document)
     template = jobs.template(jobs.shell("exit 4"))
     changed = f"spec.tfReplicaSpecs.Worker.template={json.dumps(template)}"
-    result = click.testing.CliRunner().invoke(
-        app.tfparallel, ["compare", str(file), "--output", str(tmp_path / "out"), "--set", changed]
+    result = invocation.invoke(
+        ["compare", str(file), "--output", str(tmp_path / "out"), "--set", changed]
     )
     assert result.exit_code == 1
     assert "error: sync, seed 0: " in result.stderr
@@ -201,7 +191,7 @@ def test_a_run_that_fails_fails_the_comparison(tmp_path: pathlib.Path) -> None:
 
 
 def _refused(*arguments: str) -> str:
-    result = click.testing.CliRunner().invoke(app.tfparallel, ["compare", *arguments])
+    result = invocation.invoke(["compare", *arguments])
     assert result.exit_code == 2
     return result.stderr
 
@@ -228,6 +218,6 @@ def test_runs_that_cannot_be_compared_are_refused(tmp_path: pathlib.Path) -> Non
         "error: --seeds makes new runs; remove it, or --runs\n"
     )
     assert _refused("--runs", folder, "x", "--set", "a=b").startswith("error: --set makes new")
-    result = click.testing.CliRunner().invoke(app.tfparallel, ["compare", "--runs", folder, "x"])
+    result = invocation.invoke(["compare", "--runs", folder, "x"])
     assert result.exit_code == 1
     assert f"{folder}: no results of the trainer" in result.stderr

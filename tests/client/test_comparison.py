@@ -349,13 +349,6 @@ def test_the_pictures_are_small_and_equal_when_they_are_drawn_again() -> None:
     assert comparison_pictures.pictures(the_report()) == drawn
 
 
-def test_curves_that_coincide_are_both_seen() -> None:
-    for number in (0, 2):
-        below, above = comparison_pictures._line(number), comparison_pictures._line(number + 1)
-        assert below["linewidth"] >= 2 * above["linewidth"]
-        assert below["markersize"] > above["markersize"]
-
-
 def test_messages_and_bytes_follow_their_formulas() -> None:
     model = trial_records.Model(variables=8, bytes=1000)
     assert complexity.messages(trial_jobs.Mode.SYNC, model, workers=3, servers=1) == 12

@@ -5,11 +5,9 @@ import pathlib
 import shlex
 from collections.abc import Sequence
 
-import click.testing
 import pytest
 
-from testing import pages, paths
-from tfparallel.cli import app
+from testing import invocation, pages, paths
 from tfparallel.compare import existing, measure
 from tfparallel_operator.api import load
 
@@ -80,7 +78,7 @@ def test_the_page_shows_what_existing_runs_print(
     [command] = pages.commands(console)
     program, *arguments = shlex.split(command.line)
     assert program == "tfparallel"
-    result = click.testing.CliRunner().invoke(app.tfparallel, arguments)
+    result = invocation.invoke(arguments)
     assert result.exit_code == 0, result.stderr
     assert tuple(line.rstrip() for line in result.stdout.splitlines()) == command.shown
 

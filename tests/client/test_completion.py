@@ -7,12 +7,11 @@ import subprocess
 import sys
 from typing import Any
 
-import click.testing
 import pytest
 from aiohttp import web
 from click import shell_completion
 
-from testing import pages
+from testing import invocation, pages
 from testing.cluster import binaries
 from testing.operator import routes, scripted_server
 from testing.operator.namespaces import Namespace
@@ -133,13 +132,6 @@ async def test_what_the_page_completes(
         assert await complete_on(server, *arguments, config=config) == expected
 
 
-def test_the_page_has_a_line_for_each_shell() -> None:
-    rows = pages.rows("get-started/install-command.md", "## Complete words with Tab")
-    for shell, _, line, *_ in rows:
-        assert f"tfparallel completion {shell}" in line
-    assert [row[0] for row in rows] == ["bash", "zsh", "fish"]
-
-
 async def test_the_nouns_of_get_complete_jobs_too(tmp_path: pathlib.Path) -> None:
     async with scripted_server.serving() as server:
         server.script = [routes.answers(DOCUMENTS)]
@@ -222,9 +214,7 @@ async def test_a_shell_gets_the_names_from_the_program(tmp_path: pathlib.Path) -
 def test_after_a_wrong_word_nothing_is_completed(line: str) -> None:
     variables = {"COMP_WORDS": line, "COMP_CWORD": str(len(line.split()) - 1)}
     variables_of_shell = {"_TFPARALLEL_COMPLETE": "bash_complete", **variables}
-    result = click.testing.CliRunner().invoke(
-        app.tfparallel, env=variables_of_shell, prog_name="tfparallel"
-    )
+    result = invocation.invoke(env=variables_of_shell, prog_name="tfparallel")
     assert (result.exit_code, result.output.strip()) == (0, "")
 
 
@@ -264,12 +254,8 @@ def test_the_real_kubectl_completes_its_plugin(
     program.chmod(0o755)
     (tmp_path / "kubectl-tfparallel").symlink_to(program)
     environment = {**os.environ, "PATH": f"{tmp_path}{os.pathsep}{os.environ['PATH']}"}
-    done = subprocess.run(
-        (binaries.path("kubectl"), "__complete", "tfparallel", "scal"),
-        env=environment,
-        capture_output=True,
-        text=True,
-        check=True,
+    done = invocation.execute(
+        binaries.path("kubectl"), "__complete", "tfparallel", "scal", check=True, env=environment
     )
     assert done.stdout == "scale\tChange the number of workers of a job.\n:4\n"
 

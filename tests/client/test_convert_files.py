@@ -6,11 +6,10 @@ import pathlib
 import hypothesis
 import pytest
 import yaml
-from click import testing
 from hypothesis import strategies
 
+from testing import invocation
 from testing.operator import tfjobs as jobs
-from tfparallel.cli import app
 from tfparallel.convert import rewrite
 from tfparallel_operator.api import load, types
 from tfparallel_trainer.contract import documentation
@@ -208,7 +207,7 @@ def test_every_line_of_the_report_fits_80_columns(tmp_path: pathlib.Path) -> Non
 def test_validate_names_what_makes_a_job_of_it(tmp_path: pathlib.Path, kind: str) -> None:
     file = tmp_path / "job.yaml"
     file.write_text(jobs.PLAIN.replace("TFJob", kind))
-    result = testing.CliRunner().invoke(app.tfparallel, ["validate", str(file)])
+    result = invocation.invoke(["validate", str(file)])
     assert result.exit_code == 2
     assert f"tfparallel convert {file} makes one of it" in result.stderr
 

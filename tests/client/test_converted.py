@@ -5,12 +5,10 @@ import pathlib
 from typing import Any
 
 import pytest
-from click import testing as click_testing
 
-from testing import pages, paths
+from testing import invocation, pages, paths
 from testing.operator import namespaces
 from testing.operator.namespaces import Namespace
-from tfparallel.cli import app
 from tfparallel_operator.api import names, yaml_documents
 from tfparallel_operator.api_server import resources
 
@@ -54,7 +52,7 @@ def expected(shape: str, role: str, index: int) -> dict[str, Any]:
 
 
 def converted(text: str) -> list[Any]:
-    result = click_testing.CliRunner().invoke(app.tfparallel, ["convert", "-"], input=text)
+    result = invocation.invoke(["convert", "-"], text)
     assert result.exit_code == 0, result.stderr
     return yaml_documents.parse(result.stdout, "converted")
 

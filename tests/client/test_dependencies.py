@@ -1,5 +1,6 @@
 """What the distributions import is what they declare."""
 
+import ast
 import functools
 import importlib.metadata
 import pathlib
@@ -11,7 +12,6 @@ from collections.abc import Iterator, Mapping
 import pytest
 
 from testing import paths
-from testing.pytest_plugin import graph
 
 PACKAGES = {"tfparallel", "tfparallel_operator", "tfparallel_trainer"}
 
@@ -31,9 +31,12 @@ def distributions() -> Mapping[str, list[str]]:
 def imports(folder: pathlib.Path) -> Iterator[tuple[pathlib.Path, str]]:
     """Yield every module outside of the standard library that files import, by its first name."""
     for path in sorted(folder.rglob("*.py")):
-        for name in sorted({module.partition(".")[0] for module in graph.modules(path)}):
-            if name not in sys.stdlib_module_names and name not in PACKAGES:
-                yield path.relative_to(folder), name
+        for node in ast.walk(ast.parse(path.read_bytes())):
+            names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
+            names += [node.module or ""] if isinstance(node, ast.ImportFrom) else []
+            for name in {name.partition(".")[0] for name in names}:
+                if name not in sys.stdlib_module_names and name not in PACKAGES:
+                    yield path.relative_to(folder), name
 
 
 @pytest.mark.parametrize(

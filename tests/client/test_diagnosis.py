@@ -179,8 +179,7 @@ def test_of_an_older_operator_the_words_of_a_pod_are_shown_whole() -> None:
 def test_why_and_the_condition_name_every_cause_of_pods_that_wait() -> None:
     world = symptoms.world()
     world.update("digits-chief-0", waiting=symptoms.NO_GPUS)
-    world.update("digits-worker-0", waiting=symptoms.NO_IMAGE, node="node-1")
-    world.run_until_quiet()
+    world.update("digits-worker-0", waiting=symptoms.NO_IMAGE, node="node-1").run_until_quiet()
     facts = symptoms.facts(world)
     diagnosis = rules.diagnose(facts)
     assert f"digits-worker-0 and 1 more wait: {symptoms.NO_IMAGE}" in diagnosis.sentence
@@ -266,8 +265,7 @@ def test_of_a_gang_the_pod_that_holds_up_the_others_is_named() -> None:
     message = "Unschedulable: optimistic rejection in PostFilter"
     world.update("digits-chief-0", waiting=message)
     world.update("digits-worker-0", waiting=message)
-    world.update("digits-worker-1", waiting=symptoms.NO_GPUS)
-    world.run_until_quiet()
+    world.update("digits-worker-1", waiting=symptoms.NO_GPUS).run_until_quiet()
     diagnosis = rules.diagnose(symptoms.facts(world))
     assert "digits-worker-1 and 2 more wait: Unschedulable: 0/4" in diagnosis.sentence
 
@@ -510,11 +508,9 @@ def test_training_that_was_compared_with_one_process_has_that_as_evidence() -> N
 
 def test_a_step_that_differs_from_one_process_fails_the_job_for_good() -> None:
     world = symptoms.world(run_policy={"backoffLimit": 6})
-    world.run()
-    world.run_until_quiet()
+    world.run().run_until_quiet()
     sentence = "After step 2 the kernel of dense differs from one process. Synchronize it."
-    world.exit("digits-worker-0", exits.Exit.VERIFICATION_FAILED, sentence)
-    world.run_until_quiet()
+    world.exit("digits-worker-0", exits.Exit.VERIFICATION_FAILED, sentence).run_until_quiet()
     diagnosis = rules.diagnose(symptoms.facts(world))
     assert (diagnosis.kind, diagnosis.reason) == ("Failed", "VerificationFailed")
     assert "the kernel of dense differs from one process" in diagnosis.sentence

@@ -4,21 +4,17 @@ import asyncio
 import contextlib
 import json
 import pathlib
-import subprocess
-import sys
 from collections.abc import AsyncIterator
 from typing import Any
 from unittest import mock
 
-import click.testing
 import pytest
 
-from testing import pages, paths
+from testing import invocation, pages, paths
 from testing.cluster import binaries
 from testing.operator import routes, scripted_server
 from testing.operator.namespaces import Namespace
 from tfparallel.backends.cluster import access, cluster_backend, doctor_checks
-from tfparallel.cli import app
 from tfparallel_operator.api import schema
 from tfparallel_operator.api_server import credentials, resources
 
@@ -77,7 +73,7 @@ async def test_the_page_shows_what_version_prints(tmp_path: pathlib.Path) -> Non
     [shown] = [c.shown for c in pages.commands(block) if c.line == "tfparallel version"]
     async with _cluster(tmp_path, version="0.1.0") as kubeconfig:
         call = ("version", "--kubeconfig", str(kubeconfig))
-        printed = await asyncio.to_thread(click.testing.CliRunner().invoke, app.tfparallel, call)
+        printed = await asyncio.to_thread(invocation.invoke, call)
     assert tuple(printed.stdout.splitlines()) == shown
 
 
@@ -163,7 +159,7 @@ def test_without_a_kubeconfig_the_machine_is_still_checked(
     tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("KUBECONFIG", str(tmp_path / "none"))
-    done = click.testing.CliRunner().invoke(app.tfparallel, ["doctor"])
+    done = invocation.invoke(["doctor"])
     assert done.exit_code == 1
     lines = {
         line.split()[0]: line.split()[1] for line in done.stdout.splitlines() if line[0] != " "
@@ -175,15 +171,13 @@ def test_without_a_kubeconfig_the_machine_is_still_checked(
 @pytest.mark.usefixtures("processes")
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
 def test_completion_prints_a_script(shell: str) -> None:
-    done = click.testing.CliRunner().invoke(app.tfparallel, ["completion", shell])
+    done = invocation.invoke(["completion", shell])
     assert done.exit_code == 0
     assert "_TFPARALLEL_COMPLETE" in done.stdout
 
 
 async def test_the_version_shows_what_the_cluster_has(namespace: Namespace) -> None:
-    command = (sys.executable, "-m", "tfparallel", "version", "-o", "json")
-    where = ("--kubeconfig", str(namespace.cluster.kubeconfig))
-    done = subprocess.run((*command, *where), capture_output=True, text=True, check=False)
+    done = invocation.run("version", "-o", "json", *invocation.where(namespace)[2:])
     assert {*json.loads(done.stdout)} == {
         "tfparallel",
         "API server",
@@ -196,9 +190,8 @@ def test_the_version_without_a_cluster(
     tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("KUBECONFIG", str(tmp_path / "none"))
-    runner = click.testing.CliRunner()
-    done = runner.invoke(app.tfparallel, ["version"])
+    done = invocation.invoke(["version"])
     assert done.exit_code == 0
     assert done.stdout.splitlines()[1].startswith("cluster no kubeconfig")
-    done = runner.invoke(app.tfparallel, ["version", "--client"])
+    done = invocation.invoke(["version", "--client"])
     assert len(done.stdout.splitlines()) == 1

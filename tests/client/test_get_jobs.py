@@ -7,18 +7,17 @@ import pathlib
 from collections.abc import AsyncIterator
 from typing import Any
 
-import click.testing
 import orjson
 import pytest
 import yaml
 from aiohttp import web
 
-from testing import pages, paths
+from testing import invocation, pages, paths
 from testing.operator import routes, scripted_server
 from testing.operator.namespaces import Namespace
 from tfparallel import models
 from tfparallel.backends.cluster import access, cluster_backend, objects
-from tfparallel.cli import app, listing
+from tfparallel.cli import listing
 from tfparallel_operator.api import names
 from tfparallel_operator.api_server import credentials, resources
 
@@ -33,13 +32,12 @@ DOCUMENTS = {
 }
 
 
-async def get(folder: pathlib.Path, *arguments: str) -> tuple[click.testing.Result, list[str]]:
+async def get(folder: pathlib.Path, *arguments: str) -> tuple[invocation.Result, list[str]]:
     """Call `tfparallel get` on an API server; also return the selectors that it received."""
     async with scripted_server.serving() as server:
         server.script = [routes.answers(DOCUMENTS)]
         where = ("--kubeconfig", str(routes.kubeconfig(folder, server.url)))
-        runner = click.testing.CliRunner()
-        result = await asyncio.to_thread(runner.invoke, app.tfparallel, ("get", *arguments, *where))
+        result = await asyncio.to_thread(invocation.invoke, ("get", *arguments, *where))
         about_jobs = (
             request for request in server.requests if request.path.endswith("/tfparalleljobs")
         )
@@ -47,7 +45,7 @@ async def get(folder: pathlib.Path, *arguments: str) -> tuple[click.testing.Resu
     return result, selectors
 
 
-def words(result: click.testing.Result) -> list[list[str]]:
+def words(result: invocation.Result) -> list[list[str]]:
     assert result.exit_code == 0, result.output
     return [line.split() for line in result.stdout.splitlines()]
 
@@ -104,7 +102,7 @@ async def test_a_selector_is_the_api_servers(tmp_path: pathlib.Path) -> None:
     ],
 )
 def test_what_contradicts_itself_is_refused(arguments: tuple[str, ...], reason: str) -> None:
-    result = click.testing.CliRunner().invoke(app.tfparallel, ("get", *arguments))
+    result = invocation.invoke(("get", *arguments))
     assert result.exit_code == 2
     assert reason in result.stderr
 
@@ -214,12 +212,10 @@ async def test_changes_stay_below_their_columns(capsys: pytest.CaptureFixture[st
 
 async def test_jobs_of_a_real_api_server(namespace: Namespace) -> None:
     await namespace.create_job()
-    where = ("--kubeconfig", str(namespace.cluster.kubeconfig), "-n", namespace.name)
-    runner = click.testing.CliRunner()
-    labels = ("-l", "no-such-label")
-    listed = await asyncio.to_thread(runner.invoke, app.tfparallel, ("get", "jobs", *where))
+    arguments = ("get", "jobs", *invocation.where(namespace))
+    listed = await asyncio.to_thread(invocation.invoke, arguments)
     assert words(listed)[1][0] == "digits"
-    none = await asyncio.to_thread(runner.invoke, app.tfparallel, ("get", "jobs", *labels, *where))
+    none = await asyncio.to_thread(invocation.invoke, (*arguments, "-l", "no-such-label"))
     assert (none.exit_code, none.stdout) == (0, "")
     assert "There are no jobs in namespace" in none.stderr
 
@@ -243,7 +239,6 @@ async def test_a_job_that_nests_too_deep_is_listed_with_the_others(tmp_path: pat
     async with scripted_server.serving() as server:
         server.script = [answer]
         where = ("--kubeconfig", str(routes.kubeconfig(tmp_path, server.url)))
-        runner = click.testing.CliRunner()
-        result = await asyncio.to_thread(runner.invoke, app.tfparallel, ("get", "jobs", *where))
+        result = await asyncio.to_thread(invocation.invoke, ("get", "jobs", *where))
     rows = words(result)[1:]
     assert [row[:2] for row in rows] == [["digits", "Running"], ["flowers", "Failed"]]

@@ -5,13 +5,12 @@ import json
 import os
 import pathlib
 import signal
-import subprocess
 import sys
 
 import pytest
 from aiohttp import web
 
-from testing import result_files, waiting
+from testing import invocation, result_files, waiting
 from testing.operator import scripted_server
 from tfparallel import errors
 from tfparallel.results import files, folder
@@ -64,9 +63,8 @@ def _local_run(root: pathlib.Path) -> pathlib.Path:
     return run
 
 
-def _call(*arguments: str, cwd: pathlib.Path) -> "subprocess.CompletedProcess[str]":
-    command = (sys.executable, "-m", "tfparallel", "get", "model", *arguments)
-    return subprocess.run(command, cwd=cwd, capture_output=True, text=True, check=False)
+def _call(*arguments: str, cwd: pathlib.Path) -> invocation.Ended:
+    return invocation.run("get", "model", *arguments, folder=cwd)
 
 
 @pytest.mark.usefixtures("processes")

@@ -5,13 +5,12 @@ import pathlib
 import re
 from typing import Any
 
-import click.testing
 import pytest
 from rich import table as rich_table
 from rich import text as rich_text
 
+from testing import invocation
 from testing.operator import routes, scripted_server
-from tfparallel.cli import app
 from tfparallel.terminal import display, wrapping
 from tfparallel_operator.api import names
 from tfparallel_operator.api_server import resources
@@ -72,7 +71,7 @@ def _event() -> dict[str, Any]:
     }
 
 
-async def _call(folder: pathlib.Path, *arguments: str) -> click.testing.Result:
+async def _call(folder: pathlib.Path, *arguments: str) -> invocation.Result:
     documents = {
         resources.JOBS.path("team"): scripted_server.listing(5, _job()),
         resources.JOBS.path("team", "digits"): _job(),
@@ -82,7 +81,7 @@ async def _call(folder: pathlib.Path, *arguments: str) -> click.testing.Result:
     async with scripted_server.serving() as server:
         server.script = [routes.answers(documents)]
         command = (*arguments, "--kubeconfig", str(routes.kubeconfig(folder, server.url)))
-        return await asyncio.to_thread(click.testing.CliRunner().invoke, app.tfparallel, command)
+        return await asyncio.to_thread(invocation.invoke, command)
 
 
 @pytest.mark.parametrize(
@@ -116,8 +115,7 @@ async def test_an_error_of_the_api_server_is_shown_so(tmp_path: pathlib.Path) ->
         where = ("--kubeconfig", str(routes.kubeconfig(tmp_path, server.url)))
         for verbose in ((), ("-v",)):
             command = (*verbose, "status", "digits", *where)
-            run = click.testing.CliRunner().invoke
-            result = await asyncio.to_thread(run, app.tfparallel, command)
+            result = await asyncio.to_thread(invocation.invoke, command)
             assert result.exit_code == 1
             assert SHOWN in result.output
             assert CONTROLS.findall(result.output) == []

@@ -1,14 +1,12 @@
 """`tfparallel init`: what it writes trains as it is."""
 
 import pathlib
-import subprocess
-import sys
 
-import click.testing
 import pytest
 
+from testing import invocation
 from tfparallel import submission
-from tfparallel.cli import app, init
+from tfparallel.cli import init
 
 
 @pytest.mark.usefixtures("processes")
@@ -26,13 +24,10 @@ def test_what_it_writes_trains_and_can_be_submitted(
     source: init.Way, tmp_path: pathlib.Path
 ) -> None:
     folder = tmp_path / "My Model"
-    done = click.testing.CliRunner().invoke(
-        app.tfparallel, ["init", str(folder), "--way", source.value]
-    )
+    done = invocation.invoke(["init", str(folder), "--way", source.value])
     assert done.exit_code == 0, done.output
     short = ("--set", "spec.trainer.epochs=null", "--set", "spec.trainer.steps=3")
-    command = (sys.executable, "-m", "tfparallel", "run", "job.yaml", "--output", "out", *short)
-    ended = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
+    ended = invocation.run("run", "job.yaml", "--output", "out", *short, folder=folder)
     assert ended.returncode == 0, ended.stderr
     assert "Succeeded: my-model" in ended.stdout
     assert [*folder.glob("out/claims/*/my-model/model.keras")]
@@ -42,14 +37,11 @@ def test_what_it_writes_trains_and_can_be_submitted(
 @pytest.mark.usefixtures("processes")
 def test_the_script_that_it_writes_trains_and_can_be_submitted(tmp_path: pathlib.Path) -> None:
     folder = tmp_path / "My Script"
-    done = click.testing.CliRunner().invoke(
-        app.tfparallel, ["init", str(folder), "--way", init.Way.SCRIPT.value]
-    )
+    done = invocation.invoke(["init", str(folder), "--way", init.Way.SCRIPT.value])
     assert done.exit_code == 0, done.output
     assert {path.name for path in folder.iterdir()} == {"job.yaml", "train.py"}
     short = ("--set", "spec.tfReplicaSpecs.Worker.replicas=1")
-    command = (sys.executable, "-m", "tfparallel", "run", "job.yaml", "--output", "out", *short)
-    ended = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
+    ended = invocation.run("run", "job.yaml", "--output", "out", *short, folder=folder)
     assert ended.returncode == 0, ended.stderr
     assert "Succeeded: my-script" in ended.stdout
     assert (folder / "out/claims/my-script-results/model.keras").is_file()
@@ -58,7 +50,7 @@ def test_the_script_that_it_writes_trains_and_can_be_submitted(tmp_path: pathlib
 
 def test_a_folder_that_cannot_be_written_to_is_named(tmp_path: pathlib.Path) -> None:
     (tmp_path / "file").write_text("")
-    done = click.testing.CliRunner().invoke(app.tfparallel, ["init", str(tmp_path / "file/x")])
+    done = invocation.invoke(["init", str(tmp_path / "file/x")])
     assert done.exit_code == 1
     assert done.stderr == (
         f"error: {tmp_path / 'file/x'}: Not a directory. Give a folder that can be written to\n"
@@ -67,7 +59,7 @@ def test_a_folder_that_cannot_be_written_to_is_named(tmp_path: pathlib.Path) -> 
 
 def test_it_never_overwrites(tmp_path: pathlib.Path) -> None:
     (tmp_path / "model.py").write_text("mine")
-    done = click.testing.CliRunner().invoke(app.tfparallel, ["init", str(tmp_path)])
+    done = invocation.invoke(["init", str(tmp_path)])
     assert done.exit_code == 1
     assert "model.py would be overwritten" in done.stderr
     assert [path.name for path in tmp_path.iterdir()] == ["model.py"]

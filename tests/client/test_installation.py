@@ -5,13 +5,12 @@ import json
 import os
 import pathlib
 import re
-import subprocess
 import sys
 from collections.abc import Iterator
 
 import pytest
 
-from testing import paths
+from testing import invocation, paths
 
 pytestmark = [pytest.mark.timeout(1200)]
 """pip fetches packages: a test took 61 s, and under load more than the usual limit."""
@@ -37,9 +36,7 @@ print(documentation.locate(documentation.REASONS, "replicafailed").partition("#"
 
 def run(*command: str, folder: pathlib.Path) -> str:
     environment = {key: value for key, value in os.environ.items() if key != "PYTHONPATH"}
-    done = subprocess.run(
-        command, cwd=folder, env=environment, capture_output=True, text=True, check=False
-    )
+    done = invocation.execute(*command, folder=folder, env=environment)
     if done.returncode:
         raise RuntimeError(f"{command[1:4]}: {done.stderr[-2000:]}")
     return done.stdout

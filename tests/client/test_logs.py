@@ -5,13 +5,12 @@ import pathlib
 from collections.abc import Mapping
 from typing import Any
 
-import click.testing
 import pytest
 from aiohttp import web
 
+from testing import invocation
 from testing.operator import routes, scripted_server, symptoms
 from tfparallel import models, replica_logs
-from tfparallel.cli import app
 from tfparallel_operator.api import names
 from tfparallel_operator.api_server import resources
 from tfparallel_trainer.contract import exits
@@ -71,7 +70,7 @@ async def call(
     state: str = "Failed",
     left: str = ALL,
     is_old: bool = False,
-) -> click.testing.Result:
+) -> invocation.Result:
     """Call `tfparallel logs digits`.
 
     Args:
@@ -105,7 +104,7 @@ async def call(
         server.script = [answer]
         where = ("--kubeconfig", str(routes.kubeconfig(folder, server.url)))
         command = ("logs", "digits", *arguments, *where)
-        return await asyncio.to_thread(click.testing.CliRunner().invoke, app.tfparallel, command)
+        return await asyncio.to_thread(invocation.invoke, command)
 
 
 @pytest.mark.parametrize(

@@ -2,14 +2,11 @@
 
 import pathlib
 import subprocess
-import sys
 
-import click.testing
 import pytest
 
 from benchmarks.pages import plans
-from testing import pages, pictures
-from tfparallel.cli import app
+from testing import invocation, pages, pictures
 from tfparallel.planning import option_values, plan_picture
 from tfparallel_operator.api import load
 from tfparallel_trainer.contract import plan
@@ -32,15 +29,8 @@ def compile_model(model): model.compile("adam", "mse")
 
 def run(
     *options: str, model: pathlib.Path = MODEL, folder: pathlib.Path | None = None
-) -> "subprocess.CompletedProcess[str]":
-    return subprocess.run(
-        (sys.executable, "-m", "tfparallel", "plan", str(model), *options),
-        cwd=folder,
-        check=False,
-        capture_output=True,
-        text=True,
-        timeout=300,
-    )
+) -> invocation.Ended:
+    return invocation.run("plan", model, *options, folder=folder, timeout=300)
 
 
 def test_the_example_shows_what_the_page_says(tmp_path: pathlib.Path) -> None:
@@ -117,7 +107,7 @@ def test_bad_options_are_refused_before_the_trainer_starts(
     options: tuple[str, ...], sentence: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(subprocess, "run", None)
-    result = click.testing.CliRunner().invoke(app.tfparallel, ["plan", str(MODEL), *options])
+    result = invocation.invoke(["plan", str(MODEL), *options])
     assert result.exit_code == 2
     assert f"error: {sentence}" in result.stderr
 

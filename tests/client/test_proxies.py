@@ -4,7 +4,6 @@ import asyncio
 import pathlib
 import ssl
 import subprocess
-import sys
 import urllib.parse
 from collections.abc import AsyncIterator
 from typing import Any
@@ -12,6 +11,7 @@ from typing import Any
 import pytest
 import yaml
 
+from testing import invocation
 from testing.operator import connect_proxy
 from testing.operator.namespaces import Namespace
 from tfparallel import errors
@@ -76,14 +76,8 @@ async def test_the_proxy_of_a_kubeconfig_leads_to_the_server(
     file = _hidden(namespace, tmp_path, proxy_url=proxy.url)
     await _kubectl(namespace, file, command=("get", "namespaces"))
     asked = len(proxy.requests)
-    command = (sys.executable, "-m", "tfparallel", "status", "-n", namespace.name)
-    done = await asyncio.to_thread(
-        subprocess.run,
-        (*command, "--kubeconfig", file),
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    arguments = ("status", "-n", namespace.name, "--kubeconfig", file)
+    done = await asyncio.to_thread(invocation.run, *arguments)
     assert (done.returncode, "digits" in done.stdout) == (0, True), done.stderr
     assert len(proxy.requests) > asked
     assert all(head.startswith("CONNECT cluster.invalid:6443 ") for head in proxy.requests)

@@ -7,7 +7,6 @@ import datetime
 import gc
 import math
 import pathlib
-import subprocess
 import sys
 import threading
 from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
@@ -16,6 +15,7 @@ from typing import Any, Self
 import pytest
 
 import tfparallel
+from testing import invocation
 from tfparallel import backend, errors, models
 from tfparallel_operator.api import job_status, load, names
 from tfparallel_operator.core.status import conditions
@@ -353,9 +353,7 @@ def test_every_name_is_exported_and_no_other() -> None:
 def test_importing_the_package_imports_nothing_heavy() -> None:
     code = "import sys, tfparallel; print(len({n.partition('.')[0] for n in sys.modules} & {%s}))"
     heavy = "'aiohttp', 'pydantic', 'yaml', 'kubernetes', 'matplotlib', 'rich', 'tensorflow'"
-    done = subprocess.run(
-        [sys.executable, "-c", code % heavy], capture_output=True, text=True, check=True
-    )
+    done = invocation.execute(sys.executable, "-c", code % heavy, check=True)
     assert done.stdout == "0\n"
 
 

@@ -10,13 +10,11 @@ import re
 import shlex
 import sys
 
-import click.testing
 import pytest
 
-from testing import pages, paths, pictures, report_runs
+from testing import invocation, pages, paths, pictures, report_runs
 from tfparallel import train_log
 from tfparallel.backends.local import folders, record
-from tfparallel.cli import app
 from tfparallel.report import content, mesh, page, run_records, timeline
 from tfparallel_operator.api import job_status, load, names
 from tfparallel_operator.core import decision, observation
@@ -291,8 +289,8 @@ def test_a_log_that_is_being_written_is_read_up_to_its_last_line() -> None:
             train_log.parse(f"{report_runs.line(1, 'train', 3)}\n{line}\n", "train.jsonl")
 
 
-def invoke(*arguments: str) -> click.testing.Result:
-    return click.testing.CliRunner().invoke(app.tfparallel, ["report", *arguments])
+def invoke(*arguments: str) -> invocation.Result:
+    return invocation.invoke(["report", *arguments])
 
 
 def write_run(root: pathlib.Path, state: names.State, log: str = "") -> folders.Folders:

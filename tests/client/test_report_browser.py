@@ -3,11 +3,10 @@
 import pathlib
 import re
 import shutil
-import subprocess
 
 import pytest
 
-from testing import browser, report_runs
+from testing import browser, invocation, report_runs
 from tfparallel.report import page
 
 pytestmark = [
@@ -109,12 +108,8 @@ async def test_no_heading_is_printed_without_what_follows(
     async with browser.opened(tmp_path / "profile") as shown:
         await shown.open(tmp_path / "report.html")
         await shown.print_pdf(tmp_path / "report.pdf", PAPERS["A4"])
-    printed = subprocess.run(
-        ["pdftotext", "-layout", "report.pdf", "-"],
-        cwd=tmp_path,
-        check=True,
-        capture_output=True,
-        text=True,
+    printed = invocation.execute(
+        "pdftotext", "-layout", "report.pdf", "-", folder=tmp_path, check=True
     ).stdout.split("\f")
     sheets = [sheet.strip().splitlines() for sheet in printed if sheet.strip()]
     numbers = [lines[-1].split("  ")[-1].strip() for lines in sheets]

@@ -5,7 +5,7 @@ import subprocess
 import sys
 from typing import Any
 
-from testing import pictures
+from testing import invocation, pictures
 from testing.operator import objects
 from testing.operator.namespaces import Namespace
 from tfparallel_operator.api import names
@@ -47,7 +47,7 @@ async def create_with(namespace: Namespace, job: dict[str, Any], status: dict[st
 def report(namespace: Namespace, folder: pathlib.Path, *options: str) -> str:
     """What the page of the job says."""
     file = folder / "digits.html"
-    where = ("--namespace", namespace.name, "--kubeconfig", str(namespace.cluster.kubeconfig))
+    where = invocation.where(namespace)
     command = (
         sys.executable,
         "-m",
@@ -121,8 +121,7 @@ async def test_the_claim_of_a_script_is_read_as_well(
 
 
 async def test_a_job_that_does_not_exist_ends_with_a_sentence(namespace: Namespace) -> None:
-    where = ("--namespace", namespace.name, "--kubeconfig", str(namespace.cluster.kubeconfig))
-    command = (sys.executable, "-m", "tfparallel", "report", "digits", *where)
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    where = invocation.where(namespace)
+    done = invocation.run("report", "digits", *where)
     assert (done.returncode, done.stderr.count("error: ")) == (2, 1)
     assert "there is no job 'digits'" in " ".join(done.stderr.split())

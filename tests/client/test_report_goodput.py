@@ -3,12 +3,13 @@
 import dataclasses
 import itertools
 
+import hypothesis
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from testing import report_runs
-from tfparallel.report import content, goodput, periods, run_records
+from testing import report_histories, report_runs
+from tfparallel.report import attribution, content, goodput, history, periods, run_records
 from tfparallel_operator.api import names
 from tfparallel_trainer.contract import outputs
 
@@ -236,3 +237,18 @@ def test_a_job_that_runs_trains_until_now() -> None:
     seconds = content.make(running).goodput.seconds
     assert sum(seconds.values()) == pytest.approx(40)
     assert goodput.Activity.END not in seconds
+
+
+@hypothesis.given(report_histories.histories())
+def test_each_second_of_a_history_has_its_activity(lived: report_histories.History) -> None:
+    divided = attribution.attribute(lived.run)
+    assert divided.seconds == pytest.approx(lived.seconds)
+
+
+@hypothesis.given(report_histories.histories())
+def test_each_start_of_a_history_has_its_row(lived: report_histories.History) -> None:
+    rows = [
+        report_histories.Row(row.began, row.ended, row.steps, row.reason)
+        for row in history.attempts(lived.run)
+    ]
+    assert rows == lived.rows

@@ -4,11 +4,11 @@ import asyncio
 import json
 import os
 import subprocess
-import sys
 from typing import Any
 
 import yaml
 
+from testing import invocation
 from testing.operator.namespaces import Namespace
 from tfparallel_operator.api_server import resources
 
@@ -70,7 +70,7 @@ def _status(namespace: Namespace, *arguments: str, file: str = "") -> tuple[int,
 def _command(namespace: Namespace, *arguments: str, file: str = "") -> list[str]:
     where = ["--kubeconfig", file or str(namespace.cluster.kubeconfig)]
     where += [] if "-A" in arguments else ["--namespace", namespace.name]
-    return [sys.executable, "-m", "tfparallel", "status", *arguments, *where]
+    return [*invocation.PROGRAM, "status", *arguments, *where]
 
 
 async def test_a_job_is_shown_with_its_replicas_and_placement(namespace: Namespace) -> None:

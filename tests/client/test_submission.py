@@ -7,12 +7,11 @@ import pathlib
 import shutil
 import signal
 import subprocess
-import sys
 
 import pytest
 import yaml
 
-from testing import paths, screens, waiting
+from testing import invocation, paths, screens, waiting
 from testing.operator.namespaces import Namespace
 from tfparallel import errors, job_variables, source_packing, submission
 from tfparallel.backends.cluster import access, cluster_backend
@@ -211,10 +210,8 @@ async def test_a_submission_that_was_cut_off_goes_on(
 async def test_a_dry_run_prints_what_kubectl_would_take(
     namespace: Namespace, folder: pathlib.Path
 ) -> None:
-    command = (sys.executable, "-m", "tfparallel", "submit", "job.yaml", "--claim", "1Gi")
-    done = subprocess.run(
-        (*command, "--dry-run"), cwd=folder, capture_output=True, text=True, check=True
-    )
+    arguments = ("submit", "job.yaml", "--claim", "1Gi", "--dry-run")
+    done = invocation.run(*arguments, folder=folder, check=True)
     documents = list(yaml.safe_load_all(done.stdout))
     kinds = [document["kind"] for document in documents]
     assert kinds == ["PersistentVolumeClaim", "ConfigMap", "TFParallelJob"]
@@ -222,8 +219,8 @@ async def test_a_dry_run_prints_what_kubectl_would_take(
 
 
 def submit_command(namespace: Namespace, *options: str) -> tuple[str, ...]:
-    where = ("-n", namespace.name, "--kubeconfig", str(namespace.cluster.kubeconfig))
-    return (sys.executable, "-m", "tfparallel", "submit", "job.yaml", *options, *where)
+    where = invocation.where(namespace)
+    return (*invocation.PROGRAM, "submit", "job.yaml", *options, *where)
 
 
 async def test_ctrl_c_without_a_terminal_leaves_the_job_running(

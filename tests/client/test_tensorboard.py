@@ -18,15 +18,13 @@ import urllib.request
 from collections.abc import AsyncGenerator, AsyncIterator, Iterator, Sequence
 from typing import Any
 
-import click.testing
 import pytest
 
-from testing import buckets, pages, paths, waiting
+from testing import buckets, invocation, pages, paths, waiting
 from testing.operator import routes, scripted_server
 from tfparallel import errors, models
 from tfparallel.backends.cluster import access, cluster_backend
 from tfparallel.backends.cluster import objects as cluster_objects
-from tfparallel.cli import app
 from tfparallel.results import event_files, files, stores
 from tfparallel.terminal import tensorboard_process
 from tfparallel_operator.api_server import credentials, resources
@@ -182,7 +180,7 @@ def test_the_folder_of_a_run(written: list[str], expected: str, tmp_path: pathli
 
 def test_a_run_without_event_files(tmp_path: pathlib.Path) -> None:
     run = write_run(tmp_path)
-    result = click.testing.CliRunner().invoke(app.tfparallel, ["tensorboard", str(run)])
+    result = invocation.invoke(["tensorboard", str(run)])
     assert result.exit_code == 1
     assert f"error: {run}: no event files of TensorBoard are below it. " in result.stderr
     assert "a script writes them with output_dir" in result.stderr
@@ -193,7 +191,7 @@ def test_without_the_program_the_sentence_says_how_to_get_it(
 ) -> None:
     monkeypatch.setattr(sys, "executable", str(tmp_path / "python"))
     monkeypatch.setenv("PATH", str(tmp_path))
-    result = click.testing.CliRunner().invoke(app.tfparallel, ["tensorboard", "digits"])
+    result = invocation.invoke(["tensorboard", "digits"])
     assert result.exit_code == 1
     assert result.stderr.startswith("error: TensorBoard is not installed: run pip install")
 
@@ -269,7 +267,7 @@ def _without_tensorflow(folder: pathlib.Path) -> dict[str, str]:
 @contextlib.contextmanager
 def showing(folder: pathlib.Path, *arguments: str) -> Iterator[str]:
     """Run the verb with a real TensorBoard, yield its address, and end it with Ctrl-C."""
-    command = (sys.executable, "-m", "tfparallel", "tensorboard", *arguments, "--port", "0")
+    command = (*invocation.PROGRAM, "tensorboard", *arguments, "--port", "0")
     with subprocess.Popen(
         command,
         cwd=folder,
@@ -372,16 +370,9 @@ async def test_a_job_without_event_files(
     async with scripted_server.serving() as server:
         server.script = [routes.answers({resources.JOBS.path("team", "digits"): body})]
         where = ("--kubeconfig", str(routes.kubeconfig(tmp_path, server.url)))
-        result = await asyncio.to_thread(
-            click.testing.CliRunner().invoke, app.tfparallel, ("tensorboard", "digits", *where)
-        )
+        result = await asyncio.to_thread(invocation.invoke, ("tensorboard", "digits", *where))
     assert result.exit_code == 1
     assert sentence in result.stderr
-
-
-def test_the_page_has_the_commands_that_the_tests_run() -> None:
-    called = [command.line.removeprefix("tfparallel tensorboard ") for command in COMMANDS]
-    assert called == ["digits", "runs/digits"]
 
 
 async def test_a_real_tensorboard_shows_a_job(s3: buckets.Bucket, tmp_path: pathlib.Path) -> None:

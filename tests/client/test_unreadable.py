@@ -5,13 +5,13 @@ import datetime
 import pathlib
 from typing import Any
 
-import click.testing
 import pytest
 
+from testing import invocation
 from testing.operator import objects, routes, scripted_server
 from testing.operator.namespaces import Namespace
 from tfparallel.backends.cluster import objects as cluster_objects
-from tfparallel.cli import app, listing
+from tfparallel.cli import listing
 from tfparallel_operator.api import gate, load
 from tfparallel_operator.api_server import resources
 
@@ -25,12 +25,12 @@ DOCUMENTS = {
 }
 
 
-async def call(config: pathlib.Path, *arguments: str) -> click.testing.Result:
+async def call(config: pathlib.Path, *arguments: str) -> invocation.Result:
     command = (*arguments, "--kubeconfig", str(config))
-    return await asyncio.to_thread(click.testing.CliRunner().invoke, app.tfparallel, command)
+    return await asyncio.to_thread(invocation.invoke, command)
 
 
-def rows(result: click.testing.Result) -> dict[str, list[str]]:
+def rows(result: invocation.Result) -> dict[str, list[str]]:
     assert result.exit_code == 0, result.output
     return {cells[0]: cells[1:] for cells in map(str.split, result.stdout.splitlines())}
 

@@ -2,10 +2,9 @@
 
 import pathlib
 
-import click.testing
 import pytest
 
-from tfparallel.cli import app
+from testing import invocation
 
 REFUSED = {
     "sttus": "there is no verb 'sttus': did you mean 'status'?; see `tfparallel --help`",
@@ -36,7 +35,7 @@ def test_one_sentence_says_what_is_wrong_and_where_to_read_on(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "model.py").write_text("x = 1\n")
-    result = click.testing.CliRunner().invoke(app.tfparallel, line.split())
+    result = invocation.invoke(line.split())
     assert (result.exit_code, result.stdout) == (2, "")
     [sentence] = result.stderr.splitlines()
     assert sentence.startswith(f"error: {REFUSED[line]}")
@@ -44,8 +43,8 @@ def test_one_sentence_says_what_is_wrong_and_where_to_read_on(
 
 @pytest.mark.parametrize("arguments", [[], ["get"]])
 def test_a_command_without_a_verb_or_a_noun_prints_its_help(arguments: list[str]) -> None:
-    result = click.testing.CliRunner().invoke(app.tfparallel, arguments)
+    result = invocation.invoke(arguments)
     assert (result.exit_code, result.stderr) == (0, "")
     assert result.stdout.startswith(f"Usage: {' '.join(['tfparallel', *arguments])} [OPTIONS]")
-    asked = click.testing.CliRunner().invoke(app.tfparallel, [*arguments, "--help"])
+    asked = invocation.invoke([*arguments, "--help"])
     assert result.stdout == asked.stdout

@@ -5,13 +5,11 @@ import pathlib
 import textwrap
 
 import pytest
-from click import testing
 
-from testing import paths
+from testing import invocation, paths
 from testing.operator import local_jobs as jobs
 from tfparallel import submission
 from tfparallel.backends.cluster import refusals
-from tfparallel.cli import app
 from tfparallel_operator.api_server import errors as api_errors
 
 HEAD = """\
@@ -23,8 +21,8 @@ metadata:
 GOOD = f"{HEAD}spec:\n  trainer: {{epochs: 1}}\n  tfReplicaSpecs:\n    Worker: {{}}\n"
 
 
-def validate(*arguments: object, text: str | bytes | None = None) -> testing.Result:
-    return testing.CliRunner().invoke(app.tfparallel, ["validate", *map(str, arguments)], text)
+def validate(*arguments: object, text: str | bytes | None = None) -> invocation.Result:
+    return invocation.invoke(["validate", *map(str, arguments)], text)
 
 
 def faults(folder: pathlib.Path, spec: str, head: str = HEAD) -> list[str]:
@@ -258,7 +256,7 @@ items:
 def test_a_job_of_a_list_is_checked(tmp_path: pathlib.Path, verb: str) -> None:
     file = tmp_path / "jobs.yaml"
     file.write_text(LIST)
-    result = testing.CliRunner().invoke(app.tfparallel, [verb, str(file)])
+    result = invocation.invoke([verb, str(file)])
     assert result.exit_code == 2
     assert result.stderr.startswith(f"error: {file}:10: spec.trainer.epochs: received 0; ")
 
@@ -399,7 +397,7 @@ def test_verbs_that_need_one_job_name_the_line_of_each_field(
     file = tmp_path / "job.yaml"
     file.write_text(f"kind: ConfigMap\n---\n{GOOD}  colour: red\n")
     arguments = [verb, str(file), "--set", "spec.trainer.epochs=0"]
-    result = testing.CliRunner().invoke(app.tfparallel, arguments)
+    result = invocation.invoke(arguments)
     assert result.exit_code == 2
     unknown, epochs = result.stderr.splitlines()
     assert unknown.startswith(f"error: {file}:11: spec.colour: unknown field; ")
@@ -413,5 +411,5 @@ def test_what_no_process_can_be_started_for_has_its_line(tmp_path: pathlib.Path)
         f"{HEAD}spec:\n  tfReplicaSpecs:\n    Worker:\n"
         f"      template: {{spec: {{containers: [{container}]}}}}\n"
     )
-    result = testing.CliRunner().invoke(app.tfparallel, ["run", str(file)])
+    result = invocation.invoke(["run", str(file)])
     assert result.stderr.startswith(f"error: {file}:8: spec.tfReplicaSpecs.Worker.template: env A")

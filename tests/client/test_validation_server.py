@@ -1,12 +1,11 @@
 """`tfparallel validate --server` on a real API server."""
 
 import pathlib
-import subprocess
-import sys
 
 import pytest
 import yaml
 
+from testing import invocation
 from testing.operator.namespaces import Namespace
 from tfparallel_operator.api_server import errors, resources
 
@@ -24,10 +23,9 @@ spec:
 
 def _validate(
     namespace: Namespace, file: pathlib.Path, kubeconfig: pathlib.Path | None = None
-) -> "subprocess.CompletedProcess[str]":
+) -> invocation.Ended:
     where = ("-n", namespace.name, "--kubeconfig", str(kubeconfig or namespace.cluster.kubeconfig))
-    command = (sys.executable, "-m", "tfparallel", "validate", "--server", str(file), *where)
-    return subprocess.run(command, capture_output=True, text=True, check=False)
+    return invocation.run("validate", "--server", str(file), *where)
 
 
 async def test_the_api_server_is_asked_and_stores_nothing(

@@ -3,14 +3,12 @@
 import asyncio
 import datetime
 import json
-import subprocess
-import sys
 from typing import Any
 
 import pytest
 
 import tfparallel
-from testing import waiting
+from testing import invocation, waiting
 from testing.operator import namespaces, objects
 from testing.operator.namespaces import Namespace
 from tfparallel import places
@@ -20,9 +18,8 @@ from tfparallel_operator.api_server import credentials, resources
 
 
 def _why(namespace: Namespace, *arguments: str) -> str:
-    where = ("--namespace", namespace.name, "--kubeconfig", str(namespace.cluster.kubeconfig))
-    command = (sys.executable, "-m", "tfparallel", "why", "digits", *arguments, *where)
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    where = invocation.where(namespace)
+    done = invocation.run("why", "digits", *arguments, *where)
     assert (done.returncode, done.stderr) == (0, "")
     return done.stdout
 

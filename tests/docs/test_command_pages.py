@@ -10,13 +10,10 @@ import yaml
 
 from images import targets
 from testing import pages, paths
-from tfparallel import submission
 from tfparallel.cli import app
 from tfparallel_operator.api import load
 
-INSTALL = paths.PAGES / "get-started/install-command.md"
 KIND = paths.PAGES / "get-started/kind.md"
-YOUR_CLUSTER = paths.PAGES / "get-started/your-cluster.md"
 
 
 def _lines(page: pathlib.Path) -> list[str]:
@@ -43,43 +40,11 @@ def test_a_command_is_one_that_the_program_parses(page: pathlib.Path) -> None:
             assert not is_example or (paths.ROOT / value).exists(), line
 
 
-def test_the_wheels_are_built_and_installed_as_the_test_of_the_wheels_does() -> None:
-    others = [line for line in _lines(INSTALL) if not _is_ours(line)]
-    test = (paths.ROOT / "tests/client/test_installation.py").read_text(encoding="utf-8")
-    wheel, *installs = [line for line in others if " wheel " in line or " install " in line]
-    for word in ("wheel", "--no-deps"):
-        assert word in shlex.split(wheel)
-        assert f'"{word}"' in test
-    folders = [pathlib.PurePath(word).name for word in shlex.split(wheel) if word.startswith("./")]
-    assert folders == ["trainer", "operator", "client"]
-    assert all("--find-links" in line and line.endswith(" tfparallel") for line in installs)
-
-
-def test_the_submission_of_the_page_has_the_files_and_the_claim() -> None:
-    additions = submission.Additions(claim_size="1Gi")
-    read = submission.read(paths.EXAMPLES / "digits/job.yaml", (), additions)
-    [claim] = read.companions
-    assert claim["spec"]["resources"]["requests"]["storage"] == "1Gi"
-    assert read.sources
-
-
 @pytest.mark.parametrize("page", [pages.README, KIND], ids=lambda page: page.name)
 def test_a_page_loads_the_images_that_the_chart_runs(page: pathlib.Path) -> None:
     lines = [command.line for command in pages.find_commands(page, "kind create")]
     images = " ".join(image.reference for image in targets.TARGETS.values())
     assert lines == ["kind create cluster", "make images", f"kind load docker-image {images}"]
-
-
-def test_your_cluster_trains_by_commands_that_a_test_runs_on_the_page_on_kind() -> None:
-    ours = {line for line in _lines(YOUR_CLUSTER) if _is_ours(line)}
-    assert ours
-    assert ours <= {*_lines(KIND)}
-
-
-def test_the_secret_of_a_registry_is_the_one_that_a_test_pulls_with() -> None:
-    first = "kubectl create secret docker-registry"
-    [command] = pages.find_commands(paths.PAGES / "how-to/secrets.md", first)
-    assert command.line in _lines(YOUR_CLUSTER)
 
 
 @pytest.mark.parametrize("name", ["how-to/secrets.md", "how-to/buckets.md"])

@@ -1,19 +1,17 @@
 """The pages say what the code does."""
 
+import difflib
 import pathlib
 import re
 import tomllib
 
 import pytest
 import yaml
-from click import testing as click_testing
 
-from benchmarks.pages import captures, comparisons, plans, redraw
-from testing import pages, paths
+from benchmarks.pages import captures
+from testing import invocation, pages, paths
 from testing.operator import builders
-from testing.trainer import fit_support
-from tfparallel.cli import app
-from tfparallel.compare import complexity
+from testing.trainer import cases_tutorials, fit_support
 from tfparallel_operator.api import load, names, policies, types
 from tfparallel_operator.core import installation, layout, observation, replicas
 from tfparallel_operator.core.life import failure, policy
@@ -38,7 +36,7 @@ def test_every_job_in_a_page_is_a_valid_one(page: pathlib.Path) -> None:
 
 def test_the_readme_shows_what_init_writes(tmp_path: pathlib.Path) -> None:
     folder = tmp_path / "flowers"
-    click_testing.CliRunner().invoke(app.tfparallel, ["init", str(folder)], catch_exceptions=False)
+    invocation.invoke(["init", str(folder)], catch_exceptions=False)
     assert pages.blocks(pages.README, "python") == [(folder / "model.py").read_text()]
     assert pages.blocks(pages.README, "yaml") == [(folder / "job.yaml").read_text()]
 
@@ -49,14 +47,6 @@ def test_the_readme_shows_what_why_says_of_the_job_that_waits() -> None:
     [capture] = [block for block in blocks if block.startswith(f"$ {line}\n")]
     [shown] = [block for block in pages.blocks(pages.README, "console") if line in block]
     assert shown == capture
-
-
-def test_an_issue_has_the_number_of_its_address() -> None:
-    text = pages.README.read_text(encoding="utf-8")
-    named = re.findall(r"\[(\w+#\d+)\]\(https://github\.com/\S+?/(\S+?)\)", text)
-    assert len(named) == len(re.findall(r"\[\w+#\d+\]", text)) >= 5
-    for name, address in named:
-        assert name == re.sub("/(issues|pull)/", "#", address)
 
 
 def test_the_job_of_the_page_on_servers_is_the_example() -> None:
@@ -101,12 +91,6 @@ def test_the_page_on_the_planner_shows_its_example() -> None:
     page = (paths.ROOT / "docs/how-to/planner.md").read_text().partition("<!-- auto -->\n")[2]
     [block] = re.findall(r"```yaml\n(.*?)```", page, flags=re.DOTALL)
     assert block == (paths.ROOT / "examples/split-cnn/auto.yaml").read_text()
-
-
-def test_plan_and_pipeline_of_one_job_tell_the_same_waiting() -> None:
-    shown = pages.section(plans.PAGE.read_text(encoding="utf-8"), plans.EXAMPLE)
-    picture = (redraw.IMAGES / "pipeline-split-deep-cnn.svg").read_text(encoding="utf-8")
-    assert re.findall(r"waiting (\d+%)", shown) == re.findall(r"\(planned (\d+%)\)", picture)
 
 
 def test_the_page_on_model_split_names_every_axis_and_how_long_stages_wait() -> None:
@@ -156,6 +140,14 @@ def test_the_page_on_fit_shows_what_fit_supports() -> None:
     page = (paths.ROOT / "docs/how-to/fit.md").read_text()
     assert fit_support.table(fit_support.ARGUMENTS, "argument") in page
     assert fit_support.table(supported_arguments.CALLBACKS, "callback") in page
+
+
+@pytest.mark.parametrize("row", pages.rows("how-to/tutorials.md", "job:"), ids=lambda row: row[0])
+def test_the_page_on_tutorials_counts_the_lines_that_change(row: list[str]) -> None:
+    [tutorial] = [tutorial for tutorial in cases_tutorials.ALL if f"[{tutorial.title}]" in row[0]]
+    before, after = tutorial.published.splitlines(), tutorial.keras_3.splitlines()
+    changes = [line[0] for line in difflib.ndiff(before, after) if line[2:] and line[0] in "-+"]
+    assert f"-{changes.count('-')} +{changes.count('+')}" == row[-1]
 
 
 SCOPES = {
@@ -255,46 +247,3 @@ def test_the_page_on_gangs_lists_every_scheduler_and_what_it_knows() -> None:
             )
             refused = gang.find_problem(layout.build(job), installation.Gangs())
             assert (refused is None) == (f"`{scheduler}`" in f"`{schedulers}`")
-
-
-@pytest.mark.parametrize("example", comparisons.EXAMPLES)
-def test_the_page_on_comparing_holds_the_figures_of_the_examples(example: str) -> None:
-    part = pages.section(comparisons.PAGE.read_text(encoding="utf-8"), example)
-    assert "| | sync | async | sync, worker 5x slower | async, worker 5x slower |" in part
-    for where in ("equal workers", "a worker 5 times slower"):
-        assert re.search(rf"^With {where}, .+val_loss ≤ .+\.$", part, flags=re.MULTILINE)
-    listed = [row[0] for row in pages.rows("benchmarks/compare.md", "## What the figures mean")]
-    for line in re.findall(r"^\| ([^|*]+?) \|", part, flags=re.MULTILINE):
-        assert any(line.startswith(name.removesuffix(" …")) for name in listed), line
-    for picture in comparisons.PICTURES:
-        file = redraw.image_of_comparison(example, picture)
-        assert f"](../{file.relative_to(paths.PAGES)})" in part
-
-
-@pytest.mark.parametrize("folder", plans.DRAWN)
-def test_the_page_of_examples_holds_their_figures(folder: str) -> None:
-    page = plans.SPLIT_PAGE.read_text(encoding="utf-8")
-    head, _, whole, *others = pages.section(page, folder).splitlines()
-    assert [cell.strip() for cell in head.split("|")[2:-1]] == [
-        row[0]
-        for row in pages.rows(
-            str(plans.SPLIT_PAGE.relative_to(paths.PAGES)),
-            "Read the tables for what grows and what shrinks.",
-        )
-    ]
-    assert whole.startswith("| one device |")
-    files = [line.split("`")[1] for line in others]
-    assert files == [file.name for file in paths.example_jobs(folder)]
-    assert f"](../images/{plans.image(folder).name})" in page
-    assert f"$ tfparallel run {plans.DRAWN[folder].relative_to(paths.ROOT)}\n" in page
-
-
-def test_the_changed_lines_of_the_script_are_those_of_the_page() -> None:
-    page = " ".join((paths.ROOT / "docs/benchmarks/compare.md").read_text().split())
-    for file, sentence in (
-        ("examples/tf-config/train.py", r"`examples/tf-config/train.py`, has (\d+) lines"),
-        ("examples/digits/model.py", r"the (\d+) of `examples/digits/model.py`"),
-    ):
-        match = re.search(sentence, page)
-        assert match is not None
-        assert int(match[1]) == complexity.lines((paths.ROOT / file).read_text())

@@ -3,15 +3,11 @@
 import contextlib
 import pathlib
 import shlex
-import subprocess
-import sys
 
-import click.testing
 import pytest
 
-from testing import pages, paths
+from testing import invocation, pages, paths
 from testing.operator import local_jobs as jobs
-from tfparallel.cli import app
 
 _PAGE = paths.PAGES / "how-to/local.md"
 
@@ -25,13 +21,7 @@ def test_the_job_from_nothing_does_what_the_page_says(tmp_path: pathlib.Path) ->
     for command in commands:
         program, *arguments = shlex.split(command.line)
         assert program == "tfparallel"
-        done = subprocess.run(
-            (sys.executable, "-m", "tfparallel", *arguments),
-            cwd=tmp_path,
-            check=True,
-            capture_output=True,
-            text=True,
-        )
+        done = invocation.run(*arguments, folder=tmp_path, check=True)
         shown = [line.rstrip() for line in done.stdout.splitlines()]
         assert set(command.shown) <= set(shown)
     assert (tmp_path / "three/logs/hello-worker-2.log").exists()
@@ -44,7 +34,7 @@ def test_the_wrong_job_of_the_page_is_refused_as_it_says(
     assert file.line == "cat wrong.yaml"
     (tmp_path / "wrong.yaml").write_text("\n".join(file.shown))
     monkeypatch.chdir(tmp_path)
-    result = click.testing.CliRunner().invoke(app.tfparallel, shlex.split(command.line)[1:])
+    result = invocation.invoke(shlex.split(command.line)[1:])
     assert result.exit_code == 2
     assert result.stderr.splitlines() == list(command.shown)
 
@@ -57,7 +47,7 @@ def test_a_model_that_cannot_be_imported_is_refused_as_the_page_says(
     [command] = pages.commands(pages.blocks(_PAGE, "console")[3])
     _, *arguments = shlex.split(command.line)
     with contextlib.chdir(tmp_path):
-        result = click.testing.CliRunner().invoke(app.tfparallel, arguments)
+        result = invocation.invoke(arguments)
     assert result.exit_code == 2
     assert tuple(result.stderr.splitlines()) == command.shown
 
@@ -68,18 +58,5 @@ def test_variables_are_passed_as_the_page_says(tmp_path: pathlib.Path) -> None:
     (tmp_path / "names.env").write_text(pages.blocks(_PAGE, "text")[0])
     [command] = pages.commands(pages.blocks(_PAGE, "console")[4])
     _, *arguments = shlex.split(command.line)
-    done = subprocess.run(
-        (sys.executable, "-m", "tfparallel", *arguments),
-        cwd=tmp_path,
-        check=True,
-        capture_output=True,
-        text=True,
-    )
+    done = invocation.run(*arguments, folder=tmp_path, check=True)
     assert set(command.shown) <= set(done.stdout.splitlines())
-
-
-def test_the_examples_of_the_page_exist() -> None:
-    for command in pages.commands(pages.blocks(_PAGE, "console")[0]):
-        _, verb, file = shlex.split(command.line)
-        assert verb == "run"
-        assert (paths.ROOT / file).is_file()

@@ -2,12 +2,11 @@
 
 import pathlib
 import shutil
-import subprocess
 import sys
 
 import pytest
 
-from testing import pages, paths
+from testing import invocation, pages, paths
 from tfparallel import manifest
 from tfparallel.backends.local import folders
 
@@ -21,13 +20,7 @@ def test_the_code_of_the_page_runs(tmp_path: pathlib.Path) -> None:
     shutil.copy(paths.ROOT / "examples/digits/model.py", folder)
     script = folder / "page.py"
     script.write_text("\n".join(pages.blocks(_PAGE, "python")))
-    done = subprocess.run(
-        [sys.executable, "-W", "error", script.name],
-        cwd=folder,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    done = invocation.execute(sys.executable, "-W", "error", script.name, folder=folder)
     assert done.returncode == 0, f"{done.stdout[-2000:]}\n{done.stderr[-3000:]}"
     shown = done.stdout.splitlines()
     assert shown[0] == "train-digits Pending"

@@ -3,12 +3,11 @@
 import os
 import pathlib
 import re
-import subprocess
 import sys
 
 import pytest
 
-from testing import browser, pages, paths, waiting
+from testing import browser, invocation, pages, paths, waiting
 
 _REMOTE = re.compile(r"<(?:script|img|iframe|link rel=.stylesheet)[^>]*(?:src|href)=.?https?:")
 
@@ -49,13 +48,15 @@ _SEARCH = """
 @pytest.fixture(scope="module")
 def site(processes: None, tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
     folder = tmp_path_factory.mktemp("site")
-    build = subprocess.run(
-        [sys.executable, "-m", "mkdocs", "build", "--strict", f"--site-dir={folder}"],
-        cwd=paths.ROOT,
+    build = invocation.execute(
+        sys.executable,
+        "-m",
+        "mkdocs",
+        "build",
+        "--strict",
+        f"--site-dir={folder}",
+        folder=paths.ROOT,
         env={**os.environ, "NO_MKDOCS_2_WARNING": "1"},
-        capture_output=True,
-        text=True,
-        check=False,
     )
     assert build.returncode == 0, build.stderr
     assert "WARNING" not in build.stderr

@@ -5,7 +5,6 @@ import subprocess
 
 import pytest
 
-from images import targets
 from testing import pages, paths
 from tfparallel_trainer import source
 from tfparallel_trainer.contract import source_code
@@ -29,13 +28,3 @@ def test_the_archive_of_the_page_is_one_that_pods_unpack(tmp_path: pathlib.Path)
     assert (tmp_path / "source/model.py").read_text() == "one"
     assert (tmp_path / "source/data/labels.txt").read_text() == "two"
     assert create.endswith(f"--from-file={source_code.CHUNK_KEY}=chunk.0000")
-
-
-def test_a_custom_image_is_built_from_the_trainers_image() -> None:
-    [block] = pages.blocks(paths.PAGES / "how-to/sources.md", "dockerfile")
-    dockerfile = (paths.ROOT / "Dockerfile").read_text(encoding="utf-8")
-    assert f"FROM registry.example/team/{targets.TRAINER.reference}\n" in block
-    pip = "/opt/pip/bin/pip --python /opt/tfparallel/bin/python"
-    for fragment in (pip, "USER 0:0", "USER 65532:65532", "/workspace"):
-        assert fragment in block
-        assert fragment in dockerfile

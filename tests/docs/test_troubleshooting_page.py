@@ -1,6 +1,5 @@
 """docs/how-to/troubleshooting.md shows what `tfparallel why` prints."""
 
-import itertools
 import re
 
 import pytest
@@ -24,18 +23,6 @@ def test_the_page_shows_every_symptom() -> None:
 def test_the_page_shows_what_why_prints(symptom: str) -> None:
     lines = why.render(rules.diagnose(symptoms.SYMPTOMS[symptom]()))
     assert _SHOWN[symptom].splitlines() == ["$ tfparallel why digits", *lines]
-
-
-def test_the_sentences_of_the_command_are_those_of_its_code() -> None:
-    folders = ("client/tfparallel", "operator/tfparallel_operator/api_server")
-    files = itertools.chain.from_iterable((paths.ROOT / folder).rglob("*.py") for folder in folders)
-    code = " ".join(file.read_text(encoding="utf-8") for file in files)
-    joined = re.sub(r'"\s+f?"', "", code)
-    rows = pages.rows("how-to/troubleshooting.md", "## The command ends with an error")
-    assert rows
-    for sentence, *_ in rows:
-        beginning = sentence.partition("`")[0]
-        assert beginning in joined, beginning
 
 
 def test_the_page_lists_every_kind_and_its_links_lead_to_headings() -> None:

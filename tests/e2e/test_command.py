@@ -2,12 +2,11 @@
 
 import os
 import pathlib
-import subprocess
-import sys
 
 import pytest
 import yaml
 
+from testing import invocation
 from testing.e2e import jobs, kubectl_namespaces, modules, volumes
 
 pytestmark = [pytest.mark.timeout(1800)]
@@ -27,18 +26,12 @@ class Command:
         self, folder: pathlib.Path, namespace: kubectl_namespaces.KubectlNamespace
     ) -> None:
         self._folder = folder
-        self._options = ("-n", namespace.name, "--kubeconfig", str(namespace.cluster.kubeconfig))
+        self._options = invocation.where(namespace)
 
     def __call__(self, *arguments: str) -> tuple[int, str, str]:
         """Exit status and what is shown."""
-        done = subprocess.run(
-            (sys.executable, "-m", "tfparallel", *arguments, *self._options),
-            cwd=self._folder,
-            env={**os.environ, "COLUMNS": str(WIDTH), "NO_COLOR": "1"},
-            capture_output=True,
-            text=True,
-            check=False,
-        )
+        variables = {**os.environ, "COLUMNS": str(WIDTH), "NO_COLOR": "1"}
+        done = invocation.run(*arguments, *self._options, folder=self._folder, env=variables)
         return done.returncode, done.stdout, done.stderr
 
 

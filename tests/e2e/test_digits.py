@@ -5,13 +5,12 @@ import dataclasses
 import json
 import signal
 import subprocess
-import sys
 import time
 from pathlib import Path
 
 import pytest
 
-from testing import pages, paths, waiting
+from testing import invocation, pages, paths, waiting
 from testing.e2e import exported, kubectl_namespaces, operator, terminal, volumes
 from tfparallel.backends.cluster import access, cluster_backend
 from tfparallel.results import claim, event_files, files, stores
@@ -197,8 +196,8 @@ async def test_event_files_are_copied_from_the_claim(run: Run, tmp_path: Path) -
 
 def test_ctrl_c_leaves_neither_a_file_nor_a_pod(run: Run, tmp_path: Path) -> None:
     namespace = run.namespace
-    where = ("-n", namespace.name, "--kubeconfig", str(namespace.cluster.kubeconfig))
-    command = (sys.executable, "-m", "tfparallel", "get", "model", "digits", *where)
+    where = invocation.where(namespace)
+    command = (*invocation.PROGRAM, "get", "model", "digits", *where)
     target = tmp_path / "model"
     with subprocess.Popen(
         (*command, "--to", str(target)), stderr=subprocess.PIPE, text=True

@@ -1,14 +1,12 @@
 """Every example trains to its end in pods, by the command that its page shows."""
 
 import json
-import subprocess
-import sys
 from collections.abc import Iterator
 
 import pytest
 import yaml
 
-from testing import paths, waiting
+from testing import invocation, paths, waiting
 from testing.cluster import handle
 from testing.e2e import kubectl_namespaces, volumes
 
@@ -16,13 +14,10 @@ pytestmark = [pytest.mark.timeout(1800), pytest.mark.long]
 
 SERVED = {"bucket", "requirements"}
 """test_served_examples.py trains them."""
-UNINSTALLED = {
-    "gang": ("GangSchedulerNotInstalled", "Install the gang scheduler"),
-    "queue": ("KueueNotInstalled", "Install Kueue"),
-}
-"""Examples for which the cluster lacks a controller, the reason and the remedy."""
+UNINSTALLED = {"gang", "queue"}
+"""test_waiting_examples.py trains them, on a cluster with their controllers."""
 GPU_LABEL = "nvidia.com/gpu.product"
-NAMES = sorted({file.parent.name for file in paths.example_jobs()} - SERVED - {*UNINSTALLED})
+NAMES = sorted({file.parent.name for file in paths.example_jobs()} - SERVED - UNINSTALLED)
 SECONDS = 900.0
 
 
@@ -50,9 +45,8 @@ def classes(example: str, cluster: handle.Cluster) -> Iterator[None]:
 
 def why(namespace: kubectl_namespaces.KubectlNamespace, job: str) -> str:
     """Return what `tfparallel why` prints, on one line."""
-    where = ("-n", namespace.name, "--kubeconfig", str(namespace.cluster.kubeconfig))
-    command = (sys.executable, "-m", "tfparallel", "why", job, *where)
-    done = subprocess.run(command, check=True, capture_output=True, text=True)
+    where = invocation.where(namespace)
+    done = invocation.run("why", job, *where, check=True)
     return " ".join(done.stdout.split())
 
 
@@ -95,25 +89,6 @@ def test_an_example_trains_in_pods(
     if data.exists():  # the pod that wrote them keeps their claim, too
         jobs_namespace.kubectl("delete", f"--kustomize={data}", "--wait=false")
     jobs_namespace.kubectl("delete", f"--kustomize={folder}", "--ignore-not-found")
-
-
-@pytest.mark.parametrize("example", UNINSTALLED)
-def test_an_example_says_which_controller_it_lacks(
-    example: str, make_namespace: kubectl_namespaces.Make
-) -> None:
-    namespace = make_namespace(example)
-    reason, remedy = UNINSTALLED[example]
-    job = apply(namespace, example)
-
-    def is_refused(status: kubectl_namespaces.Object) -> bool:
-        return any(
-            (condition["type"], condition["status"], condition["reason"])
-            == ("CreationRefused", "True", reason)
-            for condition in status.get("conditions", ())
-        )
-
-    namespace.wait(job, is_refused)
-    assert remedy in why(namespace, job)
 
 
 def test_an_example_says_that_no_node_has_its_class(

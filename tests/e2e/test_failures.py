@@ -1,12 +1,8 @@
 """What goes wrong is told where people look: state, last exit, condition, Event, log."""
 
-import subprocess
-import sys
-
 import pytest
 
-from testing import waiting
-from testing.cluster import console
+from testing import invocation, waiting
 from testing.e2e import jobs, kubectl_namespaces, modules, operator
 from tfparallel_operator.api import names, paths
 from tfparallel_trainer.contract import exits
@@ -48,8 +44,7 @@ def test_module_that_does_not_import_fails_the_job(
 def _why(namespace: kubectl_namespaces.KubectlNamespace, job: str) -> str:
     """What `tfparallel why` prints, on one line."""
     where = (f"--namespace={namespace.name}", f"--kubeconfig={namespace.cluster.kubeconfig}")
-    command = (sys.executable, "-m", "tfparallel", "why", job, *where)
-    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    done = invocation.run("why", job, *where, check=True)
     return " ".join(done.stdout.split())
 
 
@@ -134,31 +129,6 @@ def test_script_that_fails_uses_up_its_retries(
     assert status["restarts"]["failure"] == 1
     last = status["replicas"]["Worker"]["lastExit"]
     assert (last["replica"], last["code"]) == ("fragile-worker-0", 3)
-
-
-def test_manifest_that_cannot_work_is_refused_by_apply(
-    namespace: kubectl_namespaces.KubectlNamespace,
-) -> None:
-    wrong = jobs.trained("two-chiefs", epochs=1)
-    wrong["spec"]["tfReplicaSpecs"]["Chief"]["replicas"] = 2
-    with pytest.raises(console.ClusterError, match=r"a job has one chief: set Chief\.replicas"):
-        namespace.apply(wrong)
-    unknown = jobs.trained("typo", epochs=1, globalBatchSise=8)
-    with pytest.raises(console.ClusterError, match=r"unknown field.*globalBatchSise"):
-        namespace.apply(unknown)
-    assert namespace.kubectl("get", "tfpj", "--output=name") == ""
-
-
-def test_running_job_that_is_deleted_leaves_nothing(
-    namespace: kubectl_namespaces.KubectlNamespace,
-) -> None:
-    idle = jobs.script("import time; time.sleep(3600)", replicas=2)
-    namespace.apply(jobs.job("idle", tfReplicaSpecs={"Worker": idle}))
-    namespace.wait("idle", lambda status: status.get("state") == "Running")
-    namespace.kubectl("delete", "tfpj", "idle")
-    namespace.wait_gone("idle")
-    left = namespace.kubectl("get", "pods,services,tfpj", "--output=name")
-    assert left == ""
 
 
 def test_job_is_deleted_completely_without_an_operator(

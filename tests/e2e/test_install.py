@@ -1,11 +1,11 @@
-"""Installing with Helm or kustomize, and what uninstalling leaves."""
+"""Installing with Helm, and what uninstalling leaves."""
 
 import pathlib
 from collections.abc import Iterator
 
 import pytest
 
-from testing import paths, waiting
+from testing import waiting
 from testing.cluster import console, handle
 from testing.e2e import jobs, kubectl_namespaces, operator
 from testing.operator import earlier
@@ -14,7 +14,6 @@ from tfparallel_operator.api import names
 pytestmark = [pytest.mark.timeout(1800)]
 
 STANDARD = {"configmap/kube-root-ca.crt", "serviceaccount/default"}
-DEFAULT_OVERLAY = paths.ROOT / "manifests/overlays/default"
 
 
 @pytest.fixture
@@ -97,45 +96,3 @@ def test_a_job_trains_on_while_an_earlier_chart_is_upgraded_and_uninstalled(
     assert status["restarts"] == {"failure": 0, "disruption": 0}
     [after] = namespace.pods("upgraded").values()
     assert after["metadata"]["uid"] == before["metadata"]["uid"]
-
-
-def test_operator_of_some_namespaces_leaves_the_others_alone(
-    cluster: handle.Cluster, make_namespace: kubectl_namespaces.Make
-) -> None:
-    ours, others = make_namespace("ours"), make_namespace("others")
-    hello = jobs.job("hello", tfReplicaSpecs={"Worker": jobs.script("print('hello')")})
-    try:
-        operator.install(cluster, f"watchNamespaces={{{ours.name}}}")
-        others.apply(hello)
-        ours.apply(hello)
-        assert ours.wait_ended("hello")["status"]["state"] == "Succeeded"
-        assert "status" not in others.job("hello")
-        assert others.children("hello") == ""
-    finally:
-        operator.install(cluster)
-    assert others.wait_ended("hello")["status"]["state"] == "Succeeded"
-
-
-def test_kustomization_installs_an_operator_that_runs_jobs(
-    uninstalled: handle.Cluster, namespace: kubectl_namespaces.KubectlNamespace
-) -> None:
-    uninstalled.run_kubectl("apply", "--server-side", "--force-conflicts", f"-k{DEFAULT_OVERLAY}")
-    try:
-        deployment = ("deployment/tfparallel-operator", operator.WHERE)
-        uninstalled.run_kubectl("rollout", "status", *deployment, "--timeout=120s")
-        script = jobs.script("print('hello from', __import__('socket').gethostname())")
-        namespace.apply(jobs.job("hello", tfReplicaSpecs={"Worker": script}))
-        job = namespace.wait_ended("hello")
-        assert job["status"]["state"] == "Succeeded", namespace.describe("hello")
-        log = namespace.kubectl("logs", "hello-worker-0").strip()
-        assert log == "hello from hello-worker-0"
-    finally:
-        _remove_kustomization(uninstalled)
-
-
-def _remove_kustomization(cluster: handle.Cluster) -> None:
-    """Remove what the kustomization created, except the namespace and CRD, which Helm shares."""
-    kinds = "deployment,service,serviceaccount,role,rolebinding,secret,lease"
-    selector = "--selector=app.kubernetes.io/name=tfparallel-operator"
-    cluster.run_kubectl("delete", kinds, selector, operator.WHERE)
-    cluster.run_kubectl("delete", "clusterrole,clusterrolebinding", selector)

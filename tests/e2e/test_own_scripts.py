@@ -1,16 +1,13 @@
 """Jobs of people who train with a script of their own: TF_CONFIG is all that they need."""
 
 import json
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
 import tfparallel
-from testing import pictures, waiting
+from testing import invocation, pictures, waiting
 from testing.e2e import jobs, kubectl_namespaces, operator, volumes
-from tfparallel_trainer.contract import exits
 
 pytestmark = [pytest.mark.timeout(1800)]
 
@@ -54,7 +51,7 @@ def _config(
 def jobs_namespace(
     module_namespace: kubectl_namespaces.KubectlNamespace,
 ) -> kubectl_namespaces.KubectlNamespace:
-    """Where small jobs run at the same time: roles, servers, many, devices and huge."""
+    """Where small jobs run at the same time: roles, servers and many."""
     many = {
         "Chief": jobs.script(PRINT),
         "Worker": jobs.script(PRINT, replicas=MANY, devices=64),
@@ -74,8 +71,6 @@ def jobs_namespace(
         jobs.job("roles", runPolicy={"cleanPodPolicy": "None"}, tfReplicaSpecs=roles),
         jobs.job("servers", tfReplicaSpecs=servers),
         jobs.job("many", tfReplicaSpecs=many),
-        jobs.job("devices", tfReplicaSpecs={"Worker": jobs.script(PRINT, devices=3)}),
-        jobs.job("huge", tfReplicaSpecs={"Worker": jobs.script(PRINT, devices=64)}),
     )
     return module_namespace
 
@@ -123,28 +118,6 @@ def _of_role(namespace: kubectl_namespaces.KubectlNamespace, job: str, role: str
     return [n for n, p in pods if p["metadata"]["labels"]["tfparallel.dev/replica-role"] == role]
 
 
-def test_devices_are_asked_for_and_counted(
-    jobs_namespace: kubectl_namespaces.KubectlNamespace,
-) -> None:
-    job = jobs_namespace.wait_ended("devices")
-    assert job["status"]["state"] == "Succeeded", jobs_namespace.describe("devices")
-    [pod] = jobs_namespace.pods("devices").values()
-    [container] = pod["spec"]["containers"]
-    assert container["resources"]["limits"] == {"nvidia.com/gpu": "3"}
-
-
-def test_replica_that_fits_no_node_waits_and_says_why(
-    jobs_namespace: kubectl_namespaces.KubectlNamespace,
-) -> None:
-    job = jobs_namespace.wait("huge", _is_told_why_it_waits)
-    assert job["status"]["state"] == "Pending"
-    assert "nvidia.com/gpu" in job["status"]["replicas"]["Worker"]["reason"]
-
-
-def _is_told_why_it_waits(status: kubectl_namespaces.Object) -> bool:
-    return bool(status.get("replicas", {}).get("Worker", {}).get("reason"))
-
-
 @pytest.fixture(scope="module")
 def free(make_namespace: kubectl_namespaces.Make) -> kubectl_namespaces.KubectlNamespace:
     """A namespace for templates that ask for no security at all, as most that exist."""
@@ -156,7 +129,9 @@ def free(make_namespace: kubectl_namespaces.Make) -> kubectl_namespaces.KubectlN
 
 
 @pytest.fixture(scope="module")
-def fit(free: kubectl_namespaces.KubectlNamespace) -> volumes.Volume:
+def fit(
+    free: kubectl_namespaces.KubectlNamespace,
+) -> volumes.Volume:
     """The example that calls fit; gives its volume."""
     volume = volumes.make(free, "fit")
     _start(free, "fit", operator.example("fit", "train.py"))
@@ -173,15 +148,6 @@ def _accuracy(namespace: kubectl_namespaces.KubectlNamespace, pod: str) -> float
     return float(namespace.kubectl("logs", pod).rpartition("accuracy ")[2].split()[0])
 
 
-@pytest.mark.long
-def test_the_example_of_a_custom_script_trains(free: kubectl_namespaces.KubectlNamespace) -> None:
-    _start(free, "tf-config", operator.example("tf-config", "train.py"))
-    status = free.wait_ended("tf-config")["status"]
-    assert status["state"] == "Succeeded", free.describe("tf-config")
-    assert _accuracy(free, "tf-config-chief-0") > 0.85
-    assert "progress" not in status
-
-
 def test_example_of_a_script_that_calls_fit_trains(
     free: kubectl_namespaces.KubectlNamespace, fit: volumes.Volume, tmp_path: Path
 ) -> None:
@@ -194,13 +160,12 @@ def test_example_of_a_script_that_calls_fit_trains(
     # fit reports to the operator as the shipped trainer does.
     assert float(status["progress"]["metrics"]["val_accuracy"]) > 0.9
     where = ("-n", free.name, "--kubeconfig", str(free.cluster.kubeconfig))
-    command = (sys.executable, "-m", "tfparallel", "get", "model", "fit", *where)
-    subprocess.run((*command, "--path", "/workspace/output", "--to", tmp_path), check=True)
+    to = ("--path", "/workspace/output", "--to", tmp_path)
+    invocation.run("get", "model", "fit", *where, *to, check=True)
     assert (tmp_path / "best.keras").stat().st_size
     # Its report has the curves, which fit keeps next to the model.
     page = tmp_path / "report.html"
-    writing = (sys.executable, "-m", "tfparallel", "report", "fit", "-o", page, *where)
-    subprocess.run(writing, check=True)
+    invocation.run("report", "fit", "-o", page, *where, check=True)
     assert "val_accuracy" in pictures.words(page.read_text(encoding="utf-8"))
     assert any(
         "loss" in pictures.title(page_picture) for page_picture in pictures.find(page.read_text())
@@ -235,40 +200,3 @@ def test_a_function_trains_in_pods(
         assert ended.progress.metrics["loss"] > 0
         model = client.get_model(job.name, to=tmp_path)
         assert (model, model.stat().st_size > 0) == (tmp_path / "line.keras", True)
-
-
-@pytest.mark.long
-def test_the_example_of_a_custom_coordinator_trains(
-    free: kubectl_namespaces.KubectlNamespace,
-) -> None:
-    name = "old-coordinator"
-    _start(free, name, operator.example(name, "train.py"))
-    status = free.wait_ended(name)["status"]
-    assert status["state"] == "Succeeded", free.describe(name)
-    assert status["strategy"] == "ParameterServer"
-    assert _accuracy(free, f"{name}-chief-0") > 0.85
-    # Its workers and servers never return: they are ended.
-    free.wait(name, lambda _: _not_asked_to_end(free, name) == [f"{name}-chief-0"])
-
-
-def _not_asked_to_end(namespace: kubectl_namespaces.KubectlNamespace, job: str) -> list[str]:
-    pods = namespace.pods(job).items()
-    return [name for name, pod in pods if "deletionTimestamp" not in pod["metadata"]]
-
-
-@pytest.mark.long
-def test_a_script_for_keras_fit_fails_with_what_to_change(
-    free: kubectl_namespaces.KubectlNamespace, tmp_path: Path
-) -> None:
-    example = operator.example("old-fit", "train.py").read_text(encoding="utf-8")
-    old = example.replace("tfparallel_trainer.fit(model, ", "model.fit(")
-    (tmp_path / "train.py").write_text(old.replace("import tfparallel_trainer\n", ""))
-    _start(free, "old-fit", tmp_path / "train.py")
-    status = free.wait_ended("old-fit")["status"]
-    assert status["state"] == "Failed", free.describe("old-fit")
-    assert status["restarts"] == {"failure": 0, "disruption": 0}
-    exited = [role["lastExit"] for role in status["replicas"].values() if "lastExit" in role]
-    assert {exit_record["code"] for exit_record in exited} == {exits.Exit.USER_ERROR}, status
-    [failed] = [condition for condition in status["conditions"] if condition["type"] == "Failed"]
-    assert "Keras 3 cannot fit under MultiWorkerMirroredStrategy" in failed["message"]
-    assert "write 'history = tfparallel_trainer.fit(model, train_x" in failed["message"]

@@ -10,7 +10,6 @@ from pathlib import Path
 
 import pytest
 
-from testing.cluster import console
 from testing.e2e import exported, jobs, kubectl_namespaces, volumes
 from tfparallel_trainer.contract import environment, exits
 
@@ -178,16 +177,3 @@ def test_two_pods_of_two_devices_lose_one_and_end_as_if_the_model_were_whole(
     accuracy = whole()
     assert accuracy > 0.9
     assert _accuracy(trial, "lossy", status) == pytest.approx(accuracy, abs=1e-9)
-
-
-def test_a_mesh_of_other_devices_is_refused_when_it_is_applied(
-    module_namespace: kubectl_namespaces.KubectlNamespace,
-) -> None:
-    spec = {
-        "strategy": "ModelSplit",
-        "mesh": {"data": 2, "tensor": 4},
-        "trainer": {"epochs": 1, "globalBatchSize": 64},
-        "tfReplicaSpecs": {"Worker": {"replicas": 3, "devices": 2}},
-    }
-    with pytest.raises(console.ClusterError, match="does not fit the 6 devices of all replicas"):
-        module_namespace.apply(jobs.job("wide", **spec))

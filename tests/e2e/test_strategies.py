@@ -1,8 +1,7 @@
-"""The other strategies as pods: parameter servers with losses, one pod with several devices, a
-strategy of the user's own; and an evaluator beside training.
+"""The other strategies as pods: parameter servers with losses, and one pod with several devices.
 
 In continuous integration tests/examples/test_examples.py evaluates beside servers, and
-tests/trainer/engines trains with servers that are lost and with strategies of one's own.
+tests/trainer/engines trains with servers that are lost.
 """
 
 from collections.abc import Callable
@@ -147,52 +146,18 @@ def test_one_pod_with_two_devices_says_when_the_loss_is_no_number(
     assert "2 ranks = 1 process with 2 devices each" in log
 
 
-def _start(
-    namespace: kubectl_namespaces.KubectlNamespace, name: str, **roles: object
-) -> volumes.Volume:
-    """Apply an example's job, shortened, with further roles; gives the volume of its claim."""
-    volume = volumes.make(namespace, name)
-    module = f"--from-file={operator.example(name, 'model.py')}"
-    namespace.kubectl("create", "configmap", name, module)
-    document: kubectl_namespaces.Object = yaml.safe_load(operator.example(name).read_text("utf-8"))
-    document["spec"]["trainer"]["epochs"] = 3
-    document["spec"]["tfReplicaSpecs"].update(roles)
-    namespace.apply(document)
-    return volume
-
-
-@pytest.mark.long
-def test_a_custom_strategy_trains_on_two_pods(
-    namespace: kubectl_namespaces.KubectlNamespace,
-) -> None:
-    volume = _start(namespace, "custom-strategy")
-    status = namespace.wait_ended("custom-strategy")["status"]
-    assert status["state"] == "Succeeded", namespace.describe("custom-strategy")
-    assert (status["strategy"], status["progress"]["epoch"]) == ("Custom", 3)
-    assert float(status["progress"]["metrics"]["val_accuracy"]) > 0.7
-    log = namespace.kubectl("logs", "custom-strategy-worker-0")
-    assert "Custom: CollectiveAllReduceStrategy with 2 replicas in 2 processes" in log
-    assert "custom-strategy/model.keras" in volume.list("custom-strategy")
-
-
-@pytest.mark.long
-def test_an_evaluator_evaluates_beside_training(
-    namespace: kubectl_namespaces.KubectlNamespace,
-) -> None:
-    _start(namespace, "digits", Evaluator={})
-    _check_evaluator(namespace, "digits")
-
-
 @pytest.mark.long
 def test_an_evaluator_evaluates_beside_servers(
     namespace: kubectl_namespaces.KubectlNamespace,
 ) -> None:
-    _start(namespace, "digits-servers", Evaluator={})
-    _check_evaluator(namespace, "digits-servers")
-
-
-def _check_evaluator(namespace: kubectl_namespaces.KubectlNamespace, name: str) -> None:
-    """See that what the evaluator found of the last checkpoint has come into the status."""
+    name = "digits-servers"
+    volumes.make(namespace, name)
+    module = f"--from-file={operator.example(name, 'model.py')}"
+    namespace.kubectl("create", "configmap", name, module)
+    document: kubectl_namespaces.Object = yaml.safe_load(operator.example(name).read_text("utf-8"))
+    document["spec"]["trainer"]["epochs"] = 3
+    document["spec"]["tfReplicaSpecs"]["Evaluator"] = {}
+    namespace.apply(document)
     status = namespace.wait_ended(name)["status"]
     assert status["state"] == "Succeeded", namespace.describe(name)
     step, metrics = status["progress"]["step"], status["progress"]["metrics"]

@@ -4,14 +4,12 @@ import os
 import pathlib
 import re
 import shutil
-import subprocess
-import sys
 import tempfile
 
 import keras
 import pytest
 
-from testing import buckets, paths
+from testing import buckets, invocation, paths
 from tfparallel_trainer.contract import outputs
 
 PAGE = (paths.ROOT / "docs/how-to/buckets.md").read_text()
@@ -27,16 +25,8 @@ def test_the_job_of_the_page_leaves_its_model_in_the_bucket(
     )
     (tmp_path / "job.yaml").write_text(job)
     shutil.copy(paths.ROOT / "examples/digits/model.py", tmp_path)
-    command = [sys.executable, "-m", "tfparallel", "run", "job.yaml"]
-    done = subprocess.run(
-        command,
-        cwd=tmp_path,
-        env={**os.environ, **s3.variables},
-        check=False,
-        capture_output=True,
-        text=True,
-        timeout=240,
-    )
+    variables = {**os.environ, **s3.variables}
+    done = invocation.run("run", "job.yaml", folder=tmp_path, env=variables, timeout=240)
     assert done.returncode == 0, f"{done.stdout[-3000:]}\n{done.stderr[-3000:]}"
     results = s3.files / "runs" / "in-a-bucket"
     summary = outputs.Summary.model_validate_json((results / outputs.SUMMARY).read_bytes())

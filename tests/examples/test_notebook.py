@@ -8,12 +8,11 @@ of a cell's last line, and keeps the source of cells for `inspect`.
 import json
 import pathlib
 import shutil
-import subprocess
 import sys
 
 import pytest
 
-from testing import pages, paths
+from testing import invocation, pages, paths
 
 _NOTEBOOK = paths.ROOT / "examples/notebook/train.ipynb"
 
@@ -46,13 +45,7 @@ def test_the_notebook_trains_on_this_machine(tmp_path: pathlib.Path) -> None:
     folder = tmp_path / "notebook"
     folder.mkdir()
     shutil.copy(_NOTEBOOK, folder)
-    done = subprocess.run(
-        [sys.executable, "-W", "error", "-c", _KERNEL],
-        cwd=folder,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    done = invocation.execute(sys.executable, "-W", "error", "-c", _KERNEL, folder=folder)
     assert done.returncode == 0, f"{done.stdout[-2000:]}\n{done.stderr[-3000:]}"
     [shown] = pages.blocks(_NOTEBOOK.with_name("README.md"), "text")
     assert all(line in done.stdout for line in shown.splitlines())

@@ -14,6 +14,7 @@ import sys
 import pytest
 import yaml
 
+from testing import invocation
 from testing.operator import local_jobs as jobs
 from tfparallel_trainer.contract import environment, exits
 
@@ -55,17 +56,13 @@ def python(tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
     return python
 
 
-def run(
-    python: pathlib.Path, *arguments: str, **variables: str
-) -> subprocess.CompletedProcess[str]:
+def run(python: pathlib.Path, *arguments: str, **variables: str) -> invocation.Ended:
     """Run this Python in an environment without TF_CONFIG, unless the variables have it."""
     kept = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
-    return subprocess.run(
-        (str(python), *arguments),
+    return invocation.execute(
+        str(python),
+        *arguments,
         env={**kept, "CUDA_VISIBLE_DEVICES": "-1", **variables},
-        check=False,
-        capture_output=True,
-        text=True,
         timeout=240,
     )
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from testing import pages, paths
+from testing import invocation, pages, paths
 
 LIMIT_SECONDS = 180.0
 """From nothing to a trained model: a ceiling, not a measure."""
@@ -52,14 +52,14 @@ def test_a_fresh_clone_trains_by_the_commands_of_the_readme(
 def _follow(block: Sequence[pages.PageCommand], folder: Path) -> str:
     """Run the commands of a block in one shell; return what they print."""
     variables = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
-    done = subprocess.run(
-        ["bash", "-e", "-c", "\n".join(command.line for command in block)],
-        cwd=folder,
+    done = invocation.execute(
+        "bash",
+        "-e",
+        "-c",
+        "\n".join(command.line for command in block),
+        folder=folder,
         env=variables,
-        capture_output=True,
-        text=True,
         timeout=LIMIT_SECONDS,
-        check=False,
     )
     if any(fragment in done.stderr for fragment in NO_REGISTRY):
         pytest.skip(f"no package registry is in reach: {done.stderr[-300:]}")

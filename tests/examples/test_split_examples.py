@@ -10,14 +10,13 @@ import os
 import pathlib
 import re
 import statistics
-import subprocess
-import sys
 
 import keras
 import pytest
 import yaml
 
 from benchmarks.pages import plans
+from testing import invocation
 from testing.trainer import reference
 from tfparallel_operator.api import job_status
 from tfparallel_trainer.contract import outputs, plan
@@ -32,18 +31,11 @@ BATCH = 64
 
 def run(file: pathlib.Path, folder: pathlib.Path, *changes: str) -> tuple[str, pathlib.Path]:
     """Run a job for some steps; give what it showed and where its results are."""
-    command = [sys.executable, "-m", "tfparallel", "run", str(file), "--output", "out"]
     length = ("spec.trainer.epochs=null", f"spec.trainer.steps={STEPS}")
     settings = [f"--set={change}" for change in (*length, *changes)]
-    done = subprocess.run(
-        [*command, *settings],
-        cwd=folder,
-        env={**os.environ, "COLUMNS": "400"},  # else headings break where nobody has a terminal
-        check=False,
-        capture_output=True,
-        text=True,
-        timeout=400,
-    )
+    variables = {**os.environ, "COLUMNS": "400"}  # else headings break where nobody has a terminal
+    arguments = ("run", str(file), "--output", "out", *settings)
+    done = invocation.run(*arguments, folder=folder, env=variables, timeout=400)
     assert done.returncode == 0, f"{done.stdout[-3000:]}\n{done.stderr[-3000:]}"
     job = yaml.safe_load(file.read_text())
     claim = job["spec"]["trainer"]["checkpoint"]["claim"]

@@ -2,13 +2,11 @@
 
 import pathlib
 import re
-import subprocess
-import sys
 
 import pytest
 import yaml
 
-from testing import paths
+from testing import invocation, paths
 from testing.operator import local_jobs as jobs
 from testing.trainer import cases_tutorials as cases
 
@@ -31,10 +29,7 @@ def run(
     }
     file = jobs.write(folder, jobs.job(roles))
     together = [] if "PS" in tutorial.replicas else jobs.ending_together(file, folder)
-    command = ("-m", "tfparallel", "run", str(file), "--output", str(folder / "out"), *together)
-    done = subprocess.run(
-        (sys.executable, *command), check=False, capture_output=True, text=True, timeout=900
-    )
+    done = invocation.run("run", file, "--output", folder / "out", *together, timeout=900)
     assert done.returncode == 0, f"{done.stdout[-3000:]}\n{done.stderr[-3000:]}"
     return re.findall(r"^\[[\w-]+\] ((?:accuracy|loss) \d.*)$", done.stdout, re.M)
 

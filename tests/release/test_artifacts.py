@@ -18,6 +18,7 @@ import release
 from images import engines, targets
 from release import __main__ as command
 from release import artifacts
+from testing import invocation
 from testing.image_cache import archive, build, store
 
 pytestmark = pytest.mark.timeout(3600)  # the images may have to be built
@@ -155,13 +156,10 @@ def test_the_build_context_builds_an_image_without_the_repository(
     with tarfile.open(built / f"tfparallel-images-{VERSION}.tar.gz") as context:
         context.extractall(tmp_path, filter="data")
     program = (sys.executable, "-m", "images", "operator", "--tag=context", *builder.options)
-    done = subprocess.run(
-        program,
-        cwd=tmp_path / f"tfparallel-images-{VERSION}",
+    done = invocation.execute(
+        *program,
+        folder=tmp_path / f"tfparallel-images-{VERSION}",
         env={**os.environ, **builder.variables},
-        capture_output=True,
-        text=True,
-        check=False,
     )
     assert done.returncode == 0, done.stderr
     assert done.stdout == "docker.io/library/tfparallel-operator:context\n"
@@ -176,14 +174,3 @@ def test_without_a_program_that_builds_images_there_is_no_release(
         artifacts.image_archives(tmp_path, "", "")
     sentence = "error: Nothing here builds images: install docker, podman or buildah.\n"
     assert capfd.readouterr().err == sentence
-
-
-@pytest.mark.usefixtures("processes")
-def test_make_passes_its_variables() -> None:
-    variables = ("SNAPSHOT=1", "IMAGES=0", "ENGINE=podman", "BASE_IMAGE=python:3.12")
-    make = ("make", "--dry-run", "--assume-old=.venv/.dev", "release-artifacts", *variables)
-    done = subprocess.run(make, cwd=targets.ROOT, capture_output=True, text=True, check=True)
-    assert done.stdout.replace("\\\n", " ").split() == [
-        *(".venv/bin/python", "-m", "release", "--snapshot", "--no-images"),
-        *("--engine", "podman", "--base-image", "python:3.12"),
-    ]

@@ -5,55 +5,6 @@ from pathlib import Path
 import pytest
 
 from images import engines, pip_settings, programs, targets
-from testing.image_cache import debian
-
-DEB822 = """\
-# A comment
-Types: deb
-URIs: http://archive.test/security
-Suites: bookworm-security
-Components: main
-
-Types: deb deb-src
-URIs: http://archive.test/debian http://other.test/debian
-Suites: bookworm bookworm-updates
-Components: contrib main
-Signed-By: /usr/share/keyrings/debian.gpg
-"""
-ONE_LINE = """\
-# deb http://old.test/debian bookworm main
-deb-src http://sources.test/debian bookworm main
-deb [arch=amd64 signed-by=/keys/test.gpg] http://archive.test/debian bookworm contrib main
-"""
-
-
-def _apt(folder: Path, name: str, text: str) -> Path:
-    file = folder / name
-    file.parent.mkdir(parents=True, exist_ok=True)
-    file.write_text(text, encoding="utf-8")
-    return folder
-
-
-def test_the_source_in_the_newer_form_is_read(tmp_path: Path) -> None:
-    package_source = debian.find_source(
-        "bookworm", _apt(tmp_path, "sources.list.d/a.sources", DEB822)
-    )
-    assert package_source == debian.AptArchive(
-        "http://archive.test/debian", "bookworm", "/usr/share/keyrings/debian.gpg"
-    )
-
-
-def test_the_source_in_the_older_form_is_read(tmp_path: Path) -> None:
-    package_source = debian.find_source("bookworm", _apt(tmp_path, "sources.list", ONE_LINE))
-    assert package_source == debian.AptArchive(
-        "http://archive.test/debian", "bookworm", "/keys/test.gpg"
-    )
-
-
-def test_missing_source_is_named(tmp_path: Path) -> None:
-    folder = _apt(tmp_path, "sources.list", ONE_LINE)
-    with pytest.raises(programs.ImageError, match="trixie"):
-        debian.find_source("trixie", folder)
 
 
 def test_pip_reads_certificates_where_the_build_has_them() -> None:

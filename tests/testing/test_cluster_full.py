@@ -1,21 +1,16 @@
 """The full cluster runs containers that find each other, and leaves nothing behind."""
 
-import json
 import os
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from testing import waiting
-from testing.cluster import binaries, cgroups, folders, handle, images, lifecycle, settings, state
+from testing.cluster import cgroups, folders, lifecycle, state
 
-IMAGE = "localhost/tfparallel-probe:1"
-WAIT = "--timeout=60s"
 START_LIMIT_SECONDS = 250.0
 UP_THAT_STANDS_STILL = """
 import signal, sys
@@ -38,95 +33,6 @@ pytestmark = [
     pytest.mark.timeout(900),
     pytest.mark.skipif(os.geteuid() != 0, reason="namespaces and containers need root"),
 ]
-
-
-@pytest.fixture(scope="module")
-def probe_archive(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    binaries.ensure(["probe"])
-    path = tmp_path_factory.mktemp("probe") / "probe.tar"
-    return images.write_archive(path, IMAGE, binaries.path("probe"))
-
-
-@pytest.fixture(scope="module")
-def cluster(full_cluster: handle.Cluster, probe_archive: Path) -> Iterator[handle.Cluster]:
-    full_cluster.load_image(probe_archive)
-    full_cluster.create_namespace("probes")
-    yield full_cluster
-    full_cluster.run_kubectl("delete", "namespace", "probes", "--wait=false")
-
-
-def start_pod(cluster: handle.Cluster, name: str, *arguments: str, **more: Any) -> None:
-    gpus = more.pop("gpus", 0)
-    resources = {"limits": {"nvidia.com/gpu": str(gpus)}} if gpus else {}
-    container = {"name": "main", "image": IMAGE, "args": arguments, "resources": resources}
-    spec = {"restartPolicy": "Never", "terminationGracePeriodSeconds": 0, **more}
-    pod = {
-        "apiVersion": "v1",
-        "kind": "Pod",
-        "metadata": {"name": name, "namespace": "probes", "labels": {"app": "mesh"}},
-        "spec": {**spec, "containers": [container]},
-    }
-    cluster.run_kubectl("create", "-f", "-", input=json.dumps(pod))
-
-
-def output(cluster: handle.Cluster, name: str) -> str:
-    """What a pod printed once it has ended well."""
-    ended = "--for=jsonpath={.status.phase}=Succeeded"
-    cluster.run_kubectl("-nprobes", "wait", f"pod/{name}", ended, WAIT)
-    return cluster.run_kubectl("-nprobes", "logs", name).strip()
-
-
-def wait_ready(cluster: handle.Cluster, name: str) -> None:
-    cluster.run_kubectl("-nprobes", "wait", f"pod/{name}", "--for=condition=Ready", WAIT)
-
-
-def test_pod_runs_and_its_logs_are_readable(cluster: handle.Cluster) -> None:
-    start_pod(cluster, "speaker", "say", "the", "word")
-    assert output(cluster, "speaker") == "the word"
-
-
-def test_pods_find_each_other_through_a_headless_service(cluster: handle.Cluster) -> None:
-    service = ["service", "clusterip", "mesh", "--clusterip=None"]
-    cluster.run_kubectl("-nprobes", "create", *service)
-    start_pod(cluster, "server", "serve", "8080", hostname="server", subdomain="mesh")
-    start_pod(cluster, "resolver", "resolve", "server.mesh")
-    start_pod(cluster, "client", "get", "http://server.mesh.probes.svc.cluster.local:8080")
-    assert output(cluster, "client") == "200 server"
-    address = cluster.run_kubectl("-nprobes", "get", "pod", "server", "-ojsonpath={.status.podIP}")
-    assert output(cluster, "resolver") == address
-
-
-def test_pod_reaches_another_through_a_service_address(cluster: handle.Cluster) -> None:
-    start_pod(cluster, "behind", "serve", "8080")
-    cluster.run_kubectl(
-        "-nprobes", "expose", "pod", "behind", "--port=80", "--target-port=8080", "--name=front"
-    )
-    start_pod(cluster, "caller", "get", "http://front")
-    assert output(cluster, "caller").startswith("200 ")
-
-
-def test_pod_reaches_the_api_server_as_its_service_account(cluster: handle.Cluster) -> None:
-    start_pod(cluster, "asker", "api", "/version")
-    assert output(cluster, "asker").startswith("200 ")
-    start_pod(cluster, "intruder", "api", "/api/v1/nodes")
-    assert output(cluster, "intruder").startswith("403 ")
-
-
-def test_command_can_be_run_in_a_pod(cluster: handle.Cluster) -> None:
-    start_pod(cluster, "host", "serve", "8080")
-    wait_ready(cluster, "host")
-    output = cluster.run_kubectl("-nprobes", "exec", "host", "--", "/probe", "say", "hello")
-    assert output == "hello\n"
-
-
-def test_gpus_are_counted(cluster: handle.Cluster) -> None:
-    start_pod(cluster, "three", "serve", "8080", gpus=3)
-    wait_ready(cluster, "three")
-    start_pod(cluster, "two", "say", "at", "last", gpus=2)
-    unschedulable = "--for=jsonpath={.status.conditions[0].reason}=Unschedulable"
-    cluster.run_kubectl("-nprobes", "wait", "pod/two", unschedulable, WAIT)
-    cluster.run_kubectl("-nprobes", "delete", "pod", "three")
-    assert output(cluster, "two") == "at last"
 
 
 def traces() -> dict[str, set[str]]:
@@ -172,28 +78,6 @@ def members(directory: Path) -> set[str]:
         if os.fsencode(directory) in command or pods in groups:
             commands.add(f"{process.name} {command.decode(errors='replace')}")
     return commands
-
-
-@pytest.mark.long
-def test_two_clusters_side_by_side_leave_nothing_behind(
-    cluster: handle.Cluster, probe_archive: Path
-) -> None:
-    folder = folders.clusters() / f"pytest-second-{os.getpid()}"
-    before = traces()
-    second = lifecycle.up(folder.name, settings.Full(gpus=1))
-    try:
-        second.load_image(probe_archive)
-        second.create_namespace("probes")
-        start_pod(second, "alone", "serve", "8080", gpus=1)
-        wait_ready(second, "alone")
-        assert "alone" not in cluster.run_kubectl("-nprobes", "get", "pods", "-oname")
-        assert any(" /probe" in member for member in members(folder))
-    finally:
-        lifecycle.down(folder.name)
-    assert not members(folder)
-    assert not added(before)
-    assert not folder.exists()
-    assert "gpu-node" in cluster.run_kubectl("get", "nodes", "-oname")
 
 
 @pytest.mark.usefixtures("cluster_programs")

@@ -1,19 +1,16 @@
 """The light cluster is a real API server, alone or with pretended nodes."""
 
 import dataclasses
-import json
 import os
 import subprocess
 from pathlib import Path
 
 import pytest
 
-from testing import waiting
 from testing.cluster import (
     cluster_fixtures,
     console,
     folders,
-    handle,
     lifecycle,
     light,
     process,
@@ -22,76 +19,6 @@ from testing.cluster import (
 )
 
 pytestmark = pytest.mark.usefixtures("cluster_programs")
-
-
-def gpu_pod(name: str) -> str:
-    limits = {"nvidia.com/gpu": "1"}
-    container = {"name": "main", "image": "pretended", "resources": {"limits": limits}}
-    pod = {"metadata": {"name": name}, "spec": {"containers": [container]}}
-    return json.dumps({"apiVersion": "v1", "kind": "Pod", **pod})
-
-
-def test_pod_stays_pending_until_its_status_is_patched(light_cluster: handle.Cluster) -> None:
-    light_cluster.run_kubectl("create", "-f", "-", input=gpu_pod("driven"))
-    patch = json.dumps({"status": {"phase": "Failed"}})
-    light_cluster.run_kubectl("patch", "pod", "driven", "--subresource=status", "-p", patch)
-    phase = light_cluster.run_kubectl("get", "pod", "driven", "-ojsonpath={.status.phase}")
-    assert phase == "Failed"
-
-
-def test_token_of_a_service_account_is_known_and_has_no_rights(
-    light_cluster: handle.Cluster,
-) -> None:
-    light_cluster.run_kubectl("create", "serviceaccount", "reader")
-    token = light_cluster.run_kubectl("create", "token", "reader").strip()
-    review = {"apiVersion": "authentication.k8s.io/v1", "kind": "TokenReview"}
-    content = json.dumps({**review, "spec": {"token": token}})
-    answer = json.loads(light_cluster.run_kubectl("create", "-ojson", "-f", "-", input=content))
-    assert answer["status"]["user"]["username"] == "system:serviceaccount:default:reader"
-    question = ("auth", "can-i", "get", "pods")
-    assert light_cluster.run_kubectl(*question) == "yes\n"
-    with pytest.raises(console.ClusterError, match=r": no$"):
-        light_cluster.run_kubectl(*question, "--as=system:serviceaccount:default:reader")
-
-
-def test_pod_with_a_gpu_runs_on_a_pretended_node(light_cluster_with_nodes: handle.Cluster) -> None:
-    cluster = light_cluster_with_nodes
-    gpus = cluster.run_kubectl(
-        "get", "nodes", "-ojsonpath={.items[*].status.allocatable.nvidia\\.com/gpu}"
-    )
-    assert set(gpus.split()) == {"4"}
-    cluster.run_kubectl("create", "-f", "-", input=gpu_pod("scheduled"))
-
-    def phase() -> str:
-        return cluster.run_kubectl("get", "pod", "scheduled", "-ojsonpath={.status.phase}")
-
-    waiting.until(phase, "the pod runs", when="Running".__eq__)
-    cluster.run_kubectl("delete", "pod", "scheduled", "--wait")  # other tests need all the GPUs
-
-
-def test_dependents_are_collected_with_their_owner(
-    light_cluster_with_nodes: handle.Cluster,
-) -> None:
-    cluster = light_cluster_with_nodes
-    cluster.run_kubectl("create", "configmap", "owner")
-    uid = cluster.run_kubectl("get", "configmap", "owner", "-ojsonpath={.metadata.uid}")
-    reference = {"apiVersion": "v1", "kind": "ConfigMap", "name": "owner", "uid": uid}
-    metadata = {"name": "dependent", "ownerReferences": [reference]}
-    content = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": metadata}
-    cluster.run_kubectl("create", "-f", "-", input=json.dumps(content))
-    cluster.run_kubectl("delete", "configmap", "owner")
-
-    def left() -> str:
-        return cluster.run_kubectl("get", "configmap", "dependent", "--ignore-not-found")
-
-    waiting.until(left, "the dependent is gone", when=lambda names: not names)
-
-
-def test_two_clusters_live_side_by_side(
-    light_cluster: handle.Cluster, light_cluster_with_nodes: handle.Cluster
-) -> None:
-    light_cluster_with_nodes.run_kubectl("create", "namespace", "only-here")
-    assert "only-here" not in light_cluster.run_kubectl("get", "namespaces")
 
 
 def test_second_up_finds_the_first_and_down_leaves_nothing(tmp_path: Path) -> None:

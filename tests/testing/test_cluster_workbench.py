@@ -1,16 +1,13 @@
 """`make cluster-up` gives a person what README's section on clusters needs."""
 
-import json
 import os
 import pathlib
 import subprocess
 import sys
-from typing import Any
 
 import pytest
 
-from testing import pages, paths, waiting
-from testing.cluster import __main__ as command
+from testing import invocation, pages, paths, waiting
 from testing.cluster import handle, lifecycle, workbench
 
 LIMIT_SECONDS = 600.0
@@ -41,47 +38,6 @@ def test_the_first_line_leads_to_the_cluster_and_its_programs(desk: handle.Clust
         assert printed.stdout == f"{program} {desk.kubeconfig}\n"
 
 
-def test_only_a_full_cluster_is_equipped(capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(SystemExit):
-        command.main(["up", "--mode", "light", "--equipped"])
-    assert "--equipped needs --mode full" in capsys.readouterr().err
-
-
-def test_claims_without_a_class_find_volumes(light_cluster: handle.Cluster) -> None:
-    try:
-        workbench.offer_volumes(light_cluster)
-        workbench.offer_volumes(light_cluster)
-        [storage_class] = _items(light_cluster, "storageclass")
-        assert storage_class["metadata"]["name"] == workbench.STORAGE_CLASS
-        key = "storageclass.kubernetes.io/is-default-class"
-        assert storage_class["metadata"]["annotations"][key] == "true"
-        folders = [
-            pathlib.Path(volume["spec"]["hostPath"]["path"]) for volume in _ours(light_cluster)
-        ]
-        assert len(folders) == workbench.VOLUMES
-        assert all(folder.stat().st_mode & 0o777 == 0o777 for folder in folders)
-    finally:
-        names = (volume["metadata"]["name"] for volume in _ours(light_cluster))
-        light_cluster.run_kubectl("delete", "persistentvolume", *names, "--wait=false")
-        light_cluster.run_kubectl("delete", "storageclass", workbench.STORAGE_CLASS)
-
-
-def _ours(cluster: handle.Cluster) -> list[dict[str, Any]]:
-    volumes = _items(cluster, "persistentvolume")
-    return [
-        volume
-        for volume in volumes
-        if volume["spec"]["storageClassName"] == workbench.STORAGE_CLASS
-    ]
-
-
-def _items(cluster: handle.Cluster, kind: str) -> list[dict[str, Any]]:
-    items: list[dict[str, Any]] = json.loads(cluster.run_kubectl("get", kind, "--output=json"))[
-        "items"
-    ]
-    return items
-
-
 @pytest.mark.long
 @pytest.mark.timeout(1800)
 @pytest.mark.usefixtures("cluster_programs", "processes")
@@ -90,9 +46,7 @@ def test_the_section_of_the_readme_on_clusters_runs_word_by_word() -> None:
     name = f"pytest-desk-{os.getpid()}"
     up = ("-m", "testing.cluster", "up", "--mode", "full", "--equipped", "--name", name)
     try:
-        started = subprocess.run(
-            [sys.executable, *up], cwd=paths.ROOT, capture_output=True, text=True, check=True
-        )
+        started = invocation.execute(sys.executable, *up, folder=paths.ROOT, check=True)
         variables, install, apply, watch, logs = started.stdout.splitlines()
         assert [install, apply, watch, logs] == _IN_README
         assert "watch" in watch
@@ -112,12 +66,7 @@ def test_the_section_of_the_readme_on_clusters_runs_word_by_word() -> None:
 
 
 def _run(*lines: str) -> str:
-    done = subprocess.run(
-        ["bash", "-e", "-c", "\n".join(lines)],
-        cwd=paths.ROOT,
-        capture_output=True,
-        text=True,
-        timeout=LIMIT_SECONDS,
-        check=True,
+    done = invocation.execute(
+        "bash", "-e", "-c", "\n".join(lines), folder=paths.ROOT, check=True, timeout=LIMIT_SECONDS
     )
     return done.stdout

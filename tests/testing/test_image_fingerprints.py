@@ -65,20 +65,6 @@ def test_only_images_that_hold_a_file_depend_on_it(
     assert [old != new for old, new in zip(before, after, strict=True)] == [operator, trainer]
 
 
-def test_compiled_files_do_not_count(copy: Path) -> None:
-    before = fingerprints.fingerprint(targets.TRAINER, "base")
-    folder = copy / "trainer/tfparallel_trainer/__pycache__"
-    folder.mkdir()
-    (folder / "new.cpython-311.pyc").write_bytes(b"compiled")
-    assert fingerprints.fingerprint(targets.TRAINER, "base") == before
-
-
-def test_another_base_is_another_image() -> None:
-    assert fingerprints.fingerprint(targets.TRAINER, "bookworm") != fingerprints.fingerprint(
-        targets.TRAINER, "trixie"
-    )
-
-
 def test_every_source_that_the_dockerfile_copies_counts() -> None:
     text = (targets.ROOT / "Dockerfile").read_text(encoding="utf-8")
     copied = {

@@ -1,6 +1,5 @@
 """`make images` chooses an engine, names what it builds, and says in a sentence what is wrong."""
 
-import shutil
 import subprocess
 import sys
 from collections.abc import Callable, Mapping
@@ -9,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from images import targets
+from testing import invocation
 
 Run = Callable[..., subprocess.CompletedProcess[str]]
 VERSION = targets.version()
@@ -44,13 +44,13 @@ def run(tmp_path: Path, calls: Path) -> Run:
             program = programs / name
             program.write_text(PROGRAM.format(calls=calls, failures=cases))
             program.chmod(0o755)
-        return subprocess.run(
-            [sys.executable, "-m", "images", *arguments],
-            cwd=tmp_path,
+        return invocation.execute(
+            sys.executable,
+            "-m",
+            "images",
+            *arguments,
+            folder=tmp_path,
             env={"PATH": str(programs), "PYTHONPATH": str(targets.ROOT)},
-            capture_output=True,
-            text=True,
-            check=False,
         )
 
     return start
@@ -174,28 +174,6 @@ def test_what_is_wrong_is_said_in_a_sentence(
     run: Run, variables: tuple[str, ...], engines: dict[str, dict[str, str]], message: str
 ) -> None:
     assert _error(run(*variables, engines=engines)) == message
-
-
-def test_make_passes_its_variables(tmp_path: Path) -> None:
-    shutil.copy(targets.ROOT / "Makefile", tmp_path)
-    variables = {
-        "ENGINE": "podman",
-        "REGISTRY": "registry.example/team",
-        "TAG": "v7",
-        "PUSH": "1",
-        "BASE_IMAGE": "python:3.12",
-        "CUDA": "1",
-        "ARCHIVES": "archives",
-        "TARGETS": "operator",
-    }
-    arguments = [f"{name}={value}" for name, value in variables.items()]
-    command = ["make", "--dry-run", "images", "PYTHON=python", *arguments]
-    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=True)
-    assert done.stdout.replace("\\\n", " ").split() == [
-        *("python", "-m", "images", "--engine", "podman", "--registry", "registry.example/team"),
-        *("--tag", "v7", "--push", "--base-image", "python:3.12"),
-        *("--requirements", "requirements/trainer-cuda.txt", "--archives", "archives", "operator"),
-    ]
 
 
 @pytest.mark.parametrize(

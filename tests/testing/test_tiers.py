@@ -1,6 +1,5 @@
 """The tier of a test, and what a unit test must not do."""
 
-import ast
 import pathlib
 
 import pytest
@@ -52,25 +51,6 @@ def test_tensorflow_is_reached_by_imports_at_module_level_alone(tmp_path: pathli
     assert not reaches("from testing import paths")
 
 
-def test_imports_are_parsed_again_when_a_file_has_changed(
-    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    module, kept = tmp_path / "module.py", tmp_path / "build/imports.json"
-    module.write_text("import json")
-    parsed = graph.Parsed(kept)
-    assert parsed.imports(module).at_once == {"json"}
-    parsed.keep()
-
-    def refuse(*_: object) -> None:
-        raise AssertionError("parsed again")
-
-    with monkeypatch.context() as patch:
-        patch.setattr(ast, "parse", refuse)
-        assert graph.Parsed(kept).imports(module).at_once == {"json"}
-    module.write_text("import tensorflow")
-    assert graph.Parsed(kept).imports(module).at_once == {"tensorflow"}
-
-
 @pytest.mark.parametrize(
     ("address", "offends"),
     [
@@ -85,12 +65,6 @@ def test_imports_are_parsed_again_when_a_file_has_changed(
 )
 def test_only_loopback_is_free_to_listen_on(address: object, offends: bool) -> None:
     assert (guard.find_offence("socket.bind", (None, address)) is not None) == offends
-
-
-@pytest.mark.parametrize(("program", "offends"), [("fc-list", False), ("kubectl", True)])
-def test_the_search_for_fonts_is_no_process_of_a_test(program: str, offends: bool) -> None:
-    arguments = (program, [program, "--format"], None, None)
-    assert (guard.find_offence("subprocess.Popen", arguments) is not None) == offends
 
 
 def test_files_with_real_pods_are_one_scope() -> None:

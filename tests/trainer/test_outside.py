@@ -13,10 +13,9 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-import yaml
 
 from testing import waiting
-from testing.trainer import launch, reference
+from testing.trainer import launch
 from testing.trainer import runs as trainings
 from tfparallel.backends.local import ports
 from tfparallel_trainer import __main__, errors, process_settings, user
@@ -434,39 +433,6 @@ def test_a_report_that_is_too_long_goes_without_its_placement() -> None:
     assert [body for _, body in server.got] == [{"step": 7, "epoch": 0, "metrics": {"loss": "0.5"}}]
 
 
-def test_no_progress_address_sends_nothing() -> None:
-    pusher = progress_pusher.Pusher(None, print)
-    pusher.put(report(1))
-    pusher.close()
-
-
-EXAMPLE = launch.REPOSITORY / "examples" / "digits"
-
-
-def test_the_digits_example_learns(tmp_path: pathlib.Path, runs: trainings.Runs) -> None:
-    manifest = yaml.safe_load((EXAMPLE / "job.yaml").read_text())
-    trainer = manifest["spec"]["trainer"]
-    assert job_file.TrainerSpec.model_validate(trainer).module == "model.py"
-    roles = manifest["spec"]["tfReplicaSpecs"].values()
-    count = sum(role["replicas"] for role in roles)
-    with receiver() as server:
-        url = f"http://127.0.0.1:{server.server_port}/"
-        environments = launch.environments(
-            tmp_path, EXAMPLE, trainer, processes=count, more={environment.PROGRESS_URL: url}
-        )
-        with runs.group(environments) as group:
-            ended = group.wait()
-        assert [process.code for process in ended] == [0] * count, ended
-        steps = [body["step"] for _, body in server.got]
-        last = protocol.Report.model_validate(server.got[-1][1])
-    summary = launch.summary(tmp_path)
-    assert float(summary.metrics["val_accuracy"]) >= 0.95
-    assert steps == sorted(steps)
-    assert (last.step, last.total_steps, last.percent) == (summary.steps, summary.steps, 100)
-    assert "val_accuracy" in last.metrics
-    assert list((tmp_path / "output" / "logs" / "tensorboard" / "train").iterdir())
-
-
 def examples() -> list[str]:
     """The model files of the documentation."""
     page = (launch.REPOSITORY / "docs" / "how-to/model-interface.md").read_text()
@@ -485,11 +451,6 @@ def test_the_examples_of_the_documentation_run(
     ended = run(tmp_path, text, globalBatchSize=16)
     assert ended.code == 0, ended
     assert metric in launch.summary(tmp_path).metrics
-
-
-def test_the_reference_is_independent() -> None:
-    text = pathlib.Path(reference.__file__).read_text()
-    assert "tfparallel_trainer" not in text
 
 
 def test_warnings_of_tensorflow_are_shown(monkeypatch: pytest.MonkeyPatch) -> None:

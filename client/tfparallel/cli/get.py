@@ -131,7 +131,7 @@ def model(
     part = files.ResultSelection.ALL if everything else files.ResultSelection.MODEL
     if folder.is_run(name):
         run = pathlib.Path(name)
-        to = target or _choose_folder(run.resolve().name)
+        to = target or fetch.choose_folder(run.resolve().name)
         of_script = folder.find_of_script(run, path)
         store = of_script or folder.find(run)
         asyncio.run(_bring(store, part, to, name, is_script=of_script is not None))
@@ -143,15 +143,10 @@ def model(
         async with stores.opened(
             cluster, job, stores.StoreOptions(image, path), wrapping.say
         ) as store:
-            to = target or _choose_folder(name)
+            to = target or fetch.choose_folder(name)
             await _bring(store, part, to, name, is_script=job.is_script)
 
     options.on_cluster(choice, act)
-
-
-def _choose_folder(name: str) -> pathlib.Path:
-    """Return a folder that is not ./JOB: there `init JOB` has put the job's source."""
-    return pathlib.Path(f"{name}-model")
 
 
 def _check_finished(job: models.Job, part: files.ResultSelection) -> None:

@@ -51,7 +51,6 @@ def page(figures: comparison_report.ComparisonReport, pictures: Mapping[str, str
     """The report in Markdown.
 
     Args:
-        figures: the report.
         pictures: what pictures show, by their files beside the page.
     """
     return "\n".join(

@@ -34,7 +34,6 @@ def rewrite(text: str, documents: Sequence[Any]) -> str | None:
     """Return the text changed so that its documents have other values.
 
     Args:
-        text: YAML.
         documents: the value of each of its documents that is not empty.
 
     Returns:

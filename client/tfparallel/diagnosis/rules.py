@@ -264,9 +264,7 @@ def _explain(
     """Return the diagnosis that a condition gives.
 
     Args:
-        facts: what is known of the job.
         condition: says what is the matter, and often what to do.
-        kind: of the diagnosis.
         lead: what stands between the job's name and the cause; {age} is that of the condition.
         remedy: where the condition has none.
         more: evidence besides the condition.

@@ -118,13 +118,7 @@ class Canvas:
 
 @contextlib.contextmanager
 def canvas(title: str, *, width: float, height: float) -> Iterator[Canvas]:
-    """Draw a picture in the body, which also sets its description.
-
-    Args:
-        title: what it shows, in a few words; no part of the drawing.
-        width: inches.
-        height: inches.
-    """
+    """Draw a picture in the body, which also sets its description; sizes are in inches."""
     import matplotlib
     from matplotlib.figure import Figure
 
@@ -164,7 +158,6 @@ def name_ends(canvas: Canvas, axis: Any, ends: Sequence[End]) -> None:
     Args:
         canvas: the picture, of which the axis is the only one above the other.
         axis: matplotlib's, with all that is drawn.
-        ends: the curves.
     """
     axis.get_ylim()  # Matplotlib fits the axis to the curves when it is asked
     to_share = axis.transData + axis.transAxes.inverted()

@@ -59,10 +59,8 @@ def build(
     """Return the job that runs a function in each replica.
 
     Args:
-        function: what is run.
         arguments: of the function, by name.
         packages: what pip installs before.
-        options: fields of the job.
 
     Raises:
         SpecError: the function, an argument or an option is wrong.

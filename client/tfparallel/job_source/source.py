@@ -57,7 +57,6 @@ def read(
     """Read and check a job's file.
 
     Args:
-        path: the file.
         assignments: changes to fields of the job, as `--set` takes them.
         folder: where the user's own files lie; None: where the job's file lies.
         environment: variables of every process of this run.
@@ -80,7 +79,6 @@ def build(
     """Check a job.
 
     Args:
-        document: the job.
         folder: where the user's own files lie.
         documents: what the job's file holds: the job and others.
         assignments: the changes that the document has by now.

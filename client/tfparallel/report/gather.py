@@ -100,10 +100,7 @@ async def gather_job(
     """Read a job of a cluster.
 
     Args:
-        cluster: where it is.
-        name: of the job.
         choice: what the user says of the place of its results.
-        say: called with sentences for the user.
 
     Raises:
         JobNotFound: no job has the name.

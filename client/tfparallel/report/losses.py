@@ -48,7 +48,6 @@ def ends(event: models.Event, pod: str) -> bool:
     """Whether an event of the job ended the process of a pod, if it had not ended by itself.
 
     Args:
-        event: of the job.
         pod: the name of the coordinator's, or of a pod whose strategy restarts all together.
     """
     if not is_loss(event):

@@ -42,7 +42,6 @@ def find(
     """Return the processes of all pods of a job in the order of their starts.
 
     Args:
-        job: the job.
         replicas: the pods that exist.
         job_events: of the job, oldest first.
         pod_events: of its pods, and of other objects, oldest first.

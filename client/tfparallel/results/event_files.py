@@ -53,11 +53,8 @@ async def copies(
     """Copy the event files of a job until it has ended, and yield the job after each copy.
 
     Args:
-        cluster: where the job is.
-        name: of the job.
         target: the folder that they are copied to.
         choice: what the user says of the place of the results.
-        say: called with sentences for the user.
 
     Raises:
         Failure: the job keeps nothing, its place cannot be read, or it has ended without any.
@@ -91,7 +88,6 @@ async def keep_copying(
     Args:
         begin: opens the place again and copies.
         first: copies that go on.
-        say: called with sentences for the user.
     """
     current, sentence = first, ""
     while True:

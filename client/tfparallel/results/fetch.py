@@ -11,7 +11,7 @@ from tfparallel_trainer.contract import outputs
 
 
 def choose_folder(name: str) -> pathlib.Path:
-    """Return the folder for the results of a job where the user names none."""
+    """Return the folder for results where the user names none: `init JOB` has filled ./JOB."""
     return pathlib.Path(f"{name}-model")
 
 
@@ -28,10 +28,6 @@ async def fetch(
 
     Args:
         place: where the results are.
-        part: of them.
-        to: the folder.
-        name: of the job or the run, in messages.
-        say: called with sentences for the user.
         is_script: whether a script chose the names of the files.
 
     Raises:

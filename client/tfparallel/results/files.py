@@ -96,8 +96,6 @@ def select(
     """Return the files of a part of the results, by path.
 
     Args:
-        files: all files.
-        part: of them.
         is_script: whether a script chose their names, and not the shipped trainer.
     """
     chosen = _select_of_script(files, part) if is_script else _select(files, part)

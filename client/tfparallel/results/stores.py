@@ -65,10 +65,7 @@ async def opened(
     """Open the place that keeps the results of a job.
 
     Args:
-        cluster: where the job is.
-        job: the job.
         choice: what the user says of the place.
-        say: called with sentences for the user.
 
     Raises:
         SpecError: a path is chosen for a job that has one.

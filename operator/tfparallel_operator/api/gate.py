@@ -223,8 +223,6 @@ def _find_fault(value: Any, depth: int, values: list[int], part: str) -> _Fault 
     """Return the problem of an object or a list that exceeds a limit; None: it doesn't.
 
     Args:
-        value: an object or a list.
-        depth: its depth.
         values: a counter of fields and items so far.
         part: spec or status.
     """

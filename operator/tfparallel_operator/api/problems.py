@@ -67,7 +67,6 @@ def from_pydantic(
     """Convert an error of pydantic to a problem.
 
     Args:
-        fault: the error.
         schema: the schema of jobs, for similar names.
         outer: the location of the value that pydantic has validated.
     """

@@ -80,7 +80,6 @@ async def read(response: aiohttp.ClientResponse, verb: str, plural: str, limit: 
 
     Args:
         response: of the API server.
-        verb: of the request.
         plural: of the resource; empty: none.
         limit: the maximum number of objects of a list.
 

@@ -54,10 +54,7 @@ def decide(
 
     Args:
         job: the job as its spec lays it out, with the ports that are set aside for it.
-        children: what it owns.
         environment: what the cluster lets it have.
-        now: the time.
-        settings: of the installation.
     """
     if isinstance(job, observation.InvalidJob):
         status, generation = job.status, job.problem.generation

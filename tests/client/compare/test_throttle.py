@@ -9,6 +9,7 @@ from collections.abc import Iterator
 
 import pytest
 
+from testing import invocation
 from tfparallel.compare import network_usage, throttle
 
 pytestmark = pytest.mark.usefixtures("processes")
@@ -74,12 +75,7 @@ def test_the_exit_code_is_that_of_the_command() -> None:
     for command, code in ((["sh", "-c", "exit 7"], 7), (["sh", "-c", "kill -9 $$"], 137)):
         done = subprocess.run((*throttle.build_command(2), *command), check=False, timeout=60)
         assert done.returncode == code
-    missing = subprocess.run(
-        (*throttle.build_command(2), "./no-such-program"),
-        check=False,
-        capture_output=True,
-        text=True,
-    )
+    missing = invocation.execute(*throttle.build_command(2), "./no-such-program")
     assert missing.returncode == throttle.NOT_FOUND
     assert missing.stderr == "cannot run './no-such-program': No such file or directory\n"
 

@@ -7,11 +7,10 @@ from typing import Any
 
 import pytest
 import yaml
-from click import testing as click_testing
 
+from testing import invocation
 from testing.operator import builders
 from testing.operator.namespaces import Namespace
-from tfparallel.cli import app
 from tfparallel_operator.api import load, structure
 
 WRONG: dict[str, tuple[str, Any, str]] = {
@@ -66,7 +65,7 @@ def test_the_command_refuses_a_wrong_type(case: str, tmp_path: pathlib.Path) -> 
     file = tmp_path / "job.yaml"
     file.write_text(yaml.safe_dump(manifest(path, value)))
     for command in (["validate", str(file)], ["run", str(file)]):
-        result = click_testing.CliRunner().invoke(app.tfparallel, command)
+        result = invocation.invoke(command)
         assert result.exit_code != 0
         assert f"{path}: " in result.output
         assert sentence in " ".join(result.output.split())

@@ -27,15 +27,12 @@ def test_the_first_decision_writes_the_attempt_ahead_and_creates_all_children() 
 
 def test_a_job_runs_when_all_its_replicas_do_and_succeeds_with_its_chief() -> None:
     world = builders.a_world(chief=1, worker=2)
-    world.run("job-chief-0", "job-worker-0")
-    world.run_until_quiet()
+    world.run("job-chief-0", "job-worker-0").run_until_quiet()
     assert (world.status.state, world.status.ready) == (names.State.PENDING, "2/3")
-    world.run("job-worker-1")
-    world.run_until_quiet()
+    world.run("job-worker-1").run_until_quiet()
     assert (world.status.state, world.status.ready) == (names.State.RUNNING, "3/3")
     world.advance(60)
-    world.exit("job-chief-0", 0)
-    world.run_until_quiet()
+    world.exit("job-chief-0", 0).run_until_quiet()
     assert builders.state_of(world) is names.State.SUCCEEDED
     assert builders.truth(world, names.ConditionType.SUCCEEDED) == ("True", "ChiefSucceeded")
     assert builders.truth(world, names.ConditionType.RUNNING) == ("False", "JobFinished")
@@ -61,9 +58,7 @@ def test_a_job_runs_when_all_its_replicas_do_and_succeeds_with_its_chief() -> No
 def test_without_a_chief_the_success_policy_decides(
     spec: dict[str, object], codes: dict[str, int], state: names.State
 ) -> None:
-    world = builders.a_world(worker=2, spec=spec)
-    world.run()
-    world.run_until_quiet()
+    world = builders.running(worker=2, spec=spec)
     for name, code in codes.items():
         world.exit(name, code)
     world.run_until_quiet()
@@ -73,8 +68,7 @@ def test_without_a_chief_the_success_policy_decides(
 def test_a_completed_worker_stays_completed_when_its_pod_vanishes() -> None:
     world = builders.a_world(worker=3, spec={"successPolicy": "AllWorkers"})
     world.run()
-    world.exit("job-worker-1", 0)
-    world.run_until_quiet()
+    world.exit("job-worker-1", 0).run_until_quiet()
     del world.pods["job-worker-1"]
     world.run_until_quiet()
     assert "job-worker-1" not in world.pods
@@ -85,8 +79,7 @@ def test_a_completed_worker_stays_completed_when_its_pod_vanishes() -> None:
 def test_servers_end_with_the_job() -> None:
     world = builders.a_world(chief=1, worker=1, ps=2)
     world.run()
-    world.exit("job-chief-0", 0)
-    world.run_until_quiet()
+    world.exit("job-chief-0", 0).run_until_quiet()
     assert set(world.pods) == {"job-chief-0"}
     assert world.status.replicas["PS"].succeeded == 0
 
@@ -111,9 +104,7 @@ def test_the_clean_pod_policy_says_which_pods_are_left(policy: str, left: set[st
 
 
 def test_the_deadline_fires_on_a_quiet_job() -> None:
-    world = builders.a_world(worker=1, run_policy={"activeDeadlineSeconds": 60})
-    world.run()
-    world.run_until_quiet()
+    world = builders.running(worker=1, run_policy={"activeDeadlineSeconds": 60})
     wake_at = world.decide().wake_at
     assert wake_at is not None
     world.now = wake_at
@@ -123,25 +114,19 @@ def test_the_deadline_fires_on_a_quiet_job() -> None:
 
 def test_the_job_is_deleted_when_its_time_to_live_is_over() -> None:
     world = builders.a_world(worker=1, run_policy={"ttlSecondsAfterFinished": 30})
-    world.exit("job-worker-0", 0)
-    world.run_until_quiet()
+    world.exit("job-worker-0", 0).run_until_quiet()
     assert not world.deleted
-    world.advance(30)
-    world.run_until_quiet()
+    world.advance(30).run_until_quiet()
     assert world.deleted
 
 
 def test_suspending_deletes_the_pods_and_resuming_begins_a_new_attempt() -> None:
-    world = builders.a_world(worker=2)
-    world.run()
-    world.run_until_quiet()
-    world.edit(suspend=True)
-    world.run_until_quiet()
+    world = builders.running(worker=2)
+    world.edit(suspend=True).run_until_quiet()
     assert world.pods == {}
     assert builders.state_of(world) is names.State.SUSPENDED
     world.advance(3600)
-    world.edit(suspend=False)
-    world.run_until_quiet()
+    world.edit(suspend=False).run_until_quiet()
     assert builders.state_of(world) is names.State.PENDING
     assert world.status.start_time == world.now
     assert {pod.attempt for pod in world.pods.values()} == {2}
@@ -161,18 +146,14 @@ def test_a_refused_template_is_a_condition_until_the_spec_changes() -> None:
     world.step(refusal=refusal)
     world.run_until_quiet()
     assert builders.truth(world, names.ConditionType.FAILED) == ("True", "InvalidTemplate")
-    world.edit(backoff_limit=1)
-    world.run_until_quiet()
+    world.edit(backoff_limit=1).run_until_quiet()
     assert builders.state_of(world) is names.State.PENDING
     assert world.status.attempt == 2
 
 
 def test_a_template_that_was_accepted_before_is_tried_again() -> None:
-    world = builders.a_world(chief=1, worker=1)
-    world.run()
-    world.run_until_quiet()
-    world.exit("job-worker-0", 75)
-    world.run_until_quiet()
+    world = builders.running(chief=1, worker=1)
+    world.exit("job-worker-0", 75).run_until_quiet()
     message = "spec.containers[0].resources: Invalid value"
     refusal = observation.Refusal(names.Reason.INVALID_TEMPLATE, message, role="worker")
     world.step(refusal=refusal)
@@ -230,8 +211,7 @@ def test_status_says_whether_a_restart_would_resume() -> None:
             "True",
             "CheckpointConfigured",
         )
-        resumable = conditions.find(world.status, names.ConditionType.RESUMABLE)
-        assert resumable is not None
+        resumable = world.condition(names.ConditionType.RESUMABLE)
         assert resumable.message == f"restarts resume from the checkpoints in {storage}"
 
 
@@ -240,8 +220,7 @@ def test_why_a_pod_waits_stands_in_the_status() -> None:
     world.update("job-worker-1", waiting="0/1 nodes are available: 1 Insufficient nvidia.com/gpu.")
     world.run_until_quiet()
     assert world.status.replicas["Worker"].reason.startswith("job-worker-1: 0/1 nodes")
-    running = conditions.find(world.status, names.ConditionType.RUNNING)
-    assert running is not None
+    running = world.condition(names.ConditionType.RUNNING)
     assert "Insufficient nvidia.com/gpu" in running.message
 
 

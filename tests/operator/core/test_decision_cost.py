@@ -30,8 +30,7 @@ def calls(shape: str, workers: int, stage: str) -> int:
     world = builders.World(job, host_port=10_000)
     if stage != "begins":
         world.run_until_quiet()
-        world.run()
-        world.run_until_quiet()
+        world.run().run_until_quiet()
     if stage == "is cleaned up":
         world.exit("job-worker-0", 0)
         world.step()

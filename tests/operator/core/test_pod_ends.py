@@ -29,9 +29,7 @@ def see(end: pod_end_signs.End, status: dict[str, Any]) -> observation.Pod:
 
 def lose(end: pod_end_signs.End, status: dict[str, Any], **job: Any) -> builders.World:
     """Return a job of one worker, whose pod has ended in the way of a row."""
-    world = builders.a_world(**{"worker": 1, **job})
-    world.run()
-    world.run_until_quiet()
+    world = builders.running(**{"worker": 1, **job})
     pod = see(end, status)
     changes = {
         field: getattr(pod, field)
@@ -146,14 +144,10 @@ def test_the_shipped_trainer_says_with_0_that_training_is_complete() -> None:
 
 
 def test_a_worker_that_has_completed_may_be_taken_afterwards() -> None:
-    world = builders.a_world(chief=1, worker=2)
-    world.run()
-    world.run_until_quiet()
-    world.exit("job-worker-1", 0)
-    world.run_until_quiet()
+    world = builders.running(chief=1, worker=2)
+    world.exit("job-worker-1", 0).run_until_quiet()
     assert world.status.replicas["Worker"].completed == "1"
-    world.update("job-worker-1", disrupted=True, reason="PreemptionByScheduler")
-    world.run_until_quiet()
+    world.update("job-worker-1", disrupted=True, reason="PreemptionByScheduler").run_until_quiet()
     assert world.status.attempt == 1
 
 
@@ -170,8 +164,7 @@ def test_own_limits_follow_the_roles_restart_policy(name: str, policy: str) -> N
         "job-worker-0", phase=pod.phase, exit=pod.exit, reason=pod.reason, message=pod.message
     )
     world.run_until_quiet()
-    world.advance(20)
-    world.run_until_quiet()
+    world.advance(20).run_until_quiet()
     assert conditions.finished(world.status) == (policy == "Never")
     assert pod.message.strip().rstrip(".") in message(world)
 

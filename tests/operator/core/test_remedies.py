@@ -256,8 +256,7 @@ def _message(world: builders.World, kind: names.ConditionType) -> str:
 def test_pods_that_wait_have_their_remedy_in_the_condition() -> None:
     world = builders.a_world(worker=2)
     message = "Unschedulable: 0/1 nodes are available: 1 Insufficient nvidia.com/gpu."
-    world.update("job-worker-1", waiting=message)
-    world.run_until_quiet()
+    world.update("job-worker-1", waiting=message).run_until_quiet()
     assert _message(world, names.ConditionType.RUNNING) == (
         f"0/2 replicas run or have completed; job-worker-1: {message} Lower devices of the role to"
         " what a node has free, wait for other jobs, or add nodes with GPUs."
@@ -270,14 +269,12 @@ def test_the_condition_has_each_cause_with_its_remedy_once() -> None:
     no_room = "Unschedulable: 0/1 nodes are available: 1 Insufficient cpu."
     no_image = "ImagePullBackOff: registry.example/job:1: not found"
     world.update("job-chief-0", waiting=pushed_back)
-    world.update("job-worker-0", waiting=no_room)
-    world.run_until_quiet()
+    world.update("job-worker-0", waiting=no_room).run_until_quiet()
     assert _message(world, names.ConditionType.RUNNING) == (
         f"0/3 replicas run or have completed; job-worker-0: {no_room} {remedies.find(no_room)}"
     )
     world.update("job-chief-0", waiting=no_room)
-    world.update("job-worker-1", waiting=no_image, node="node-1")
-    world.run_until_quiet()
+    world.update("job-worker-1", waiting=no_image, node="node-1").run_until_quiet()
     assert _message(world, names.ConditionType.RUNNING) == (
         f"0/3 replicas run or have completed; job-chief-0: {no_room} {remedies.find(no_room)}"
         f" job-worker-1: {no_image}. {remedies.find(no_image)}"
@@ -306,24 +303,17 @@ def test_pods_that_are_refused_have_their_remedy_once() -> None:
 
 
 def test_a_failure_has_its_remedy_in_the_condition_and_the_event() -> None:
-    world = builders.a_world(worker=1, run_policy={"backoffLimit": 0})
-    world.run()
-    world.run_until_quiet()
-    world.exit("job-worker-0", 127)
-    world.run_until_quiet()
-    world.advance(60)
-    world.run_until_quiet()
+    world = builders.running(worker=1, run_policy={"backoffLimit": 0})
+    world.exit("job-worker-0", 127).run_until_quiet()
+    world.advance(60).run_until_quiet()
     message = _message(world, names.ConditionType.FAILED)
     assert message.endswith(f"backoffLimit are used. {remedies.BY_EXIT_CODE[127]}")
     assert world.events[-1].message == message
 
 
 def test_what_the_trainer_says_of_its_end_stands_alone() -> None:
-    world = builders.a_world(worker=1)
-    world.run()
-    world.run_until_quiet()
-    world.exit("job-worker-0", 78, "Set trainer.epochs to 1 or more")
-    world.run_until_quiet()
+    world = builders.running(worker=1)
+    world.exit("job-worker-0", 78, "Set trainer.epochs to 1 or more").run_until_quiet()
     assert _message(world, names.ConditionType.FAILED).endswith(": Set trainer.epochs to 1 or more")
 
 

@@ -117,9 +117,7 @@ async def test_an_autoscaler_adds_workers(namespace_with_nodes: Namespace) -> No
             when=lambda counts: counts[0] == 4,
         )
         workers = [f"digits-worker-{index}" for index in range(4)]
-        await namespace.until_pods("digits-chief-0", *workers, attempt=2)
-        await namespace.run_all()
-        await namespace.until_state("Running")
+        await namespace.run_pods("digits-chief-0", *workers, attempt=2)
     namespace.kubectl("delete", "hpa", "digits")
 
 

@@ -147,9 +147,7 @@ async def test_a_job_that_runs_goes_on_after_an_edit_beyond_the_limits(
     async with operator_process.running(_variables(namespace), tmp_path / "log") as operator:
         await operator.until_ready()
         await namespace.create_job(objects.job(workers=1))
-        await namespace.until_pods(*PODS)
-        await namespace.run_all()
-        await namespace.until_state("Running")
+        await namespace.run_pods(*PODS)
         role = f'{{"template":{{"strange":{value}}}}}'
         change = f'{{"spec":{{"tfReplicaSpecs":{{"Worker":{role}}}}}}}'
         await _send(namespace, "PATCH", change.encode(), "digits")

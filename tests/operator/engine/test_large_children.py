@@ -25,12 +25,7 @@ async def test_large_pods_of_a_tenant_take_no_memory_of_the_operator(
     for number in range(PODS):
         pod = {"metadata": {"name": f"large-{number}", "labels": labels}, "spec": spec}
         await namespace.api.create(resources.PODS, namespace.name, pod, metadata_only=True)
-    settings = {
-        "KUBECONFIG": str(namespace.cluster.kubeconfig),
-        "TFPARALLEL_WATCH_NAMESPACES": namespace.name,
-        "POD_NAMESPACE": namespace.name,
-    }
-    async with operator_process.running(settings, tmp_path / "log") as operator:
+    async with operator_process.running(namespace.variables, tmp_path / "log") as operator:
         await operator.until_ready()
         text = pathlib.Path(f"/proc/{operator.process.pid}/status").read_text()
     [most] = [line.split()[1] for line in text.splitlines() if line.startswith("VmHWM:")]

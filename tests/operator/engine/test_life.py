@@ -1,11 +1,13 @@
 """The operator on a real API server, the test being the kubelet."""
 
 import asyncio
+import collections
+import datetime
 import json
 from typing import Any
 
 from testing import waiting
-from testing.operator import objects
+from testing.operator import namespaces, objects
 from testing.operator.namespaces import Namespace
 from tfparallel_operator.api import names
 from tfparallel_operator.api_server import errors, resources
@@ -61,9 +63,7 @@ async def test_a_job_that_is_applied_again_goes_on_as_it_is(namespace: Namespace
     file, job = ("-f", "-"), objects.job()
     namespace.kubectl("apply", *file, body=job)
     async with namespace.operator():
-        pods = await namespace.until_pods(*ALL)
-        await namespace.run_all()
-        await namespace.until_state("Running")
+        pods = await namespace.run_pods(*ALL)
         for options in ((), ("--server-side", "--force-conflicts")):
             namespace.kubectl("apply", *options, *file, body=job)
             assert namespace.kubectl("diff", *options, *file, body=job) == ""
@@ -112,57 +112,13 @@ async def test_an_operator_starts_while_a_part_of_the_api_is_down(namespace: Nam
         namespace.kubectl("delete", "apiservice", "v1beta1.metrics.k8s.io")
 
 
-async def test_a_failed_worker_restarts_the_gang_until_the_limit(namespace: Namespace) -> None:
-    async with namespace.operator():
-        await namespace.create_job(objects.job(runPolicy={"backoffLimit": 1}))
-        await namespace.until_pods(*ALL)
-        await namespace.run_all()
-        await namespace.until_state("Running")
-        await namespace.end("digits-worker-0", 1)
-        await namespace.until_pods(*ALL, attempt=2)
-        status = await namespace.status()
-        assert (status["attempt"], status["restarts"]["failure"]) == (2, 1)
-        await namespace.run_all()
-        await namespace.until_state("Running")
-        await namespace.end("digits-worker-0", 1)
-        await namespace.until_state("Failed")
-        failed = await namespace.condition("Failed")
-        assert failed["reason"] == names.Reason.BACKOFF_LIMIT_EXCEEDED
-        assert "digits-worker-0 exited with code 1" in failed["message"]
-
-
 async def test_a_pod_that_somebody_deletes_is_a_disruption(namespace: Namespace) -> None:
     async with namespace.operator():
         await namespace.create_job()
-        await namespace.until_pods(*ALL)
-        await namespace.run_all()
-        await namespace.until_state("Running")
+        await namespace.run_pods(*ALL)
         namespace.kubectl("delete", "pod", "digits-worker-1", "--grace-period=0", "--force")
         await namespace.until_pods(*ALL, attempt=2)
         assert (await namespace.status())["restarts"] == {"failure": 0, "disruption": 1}
-
-
-async def test_a_pod_that_waits_for_its_image_says_so_in_the_status(namespace: Namespace) -> None:
-    async with namespace.operator():
-        await namespace.create_job(objects.job(workers=0))
-        await namespace.until_pods("digits-chief-0")
-        missing = {"reason": "ImagePullBackOff", "message": "no such image"}
-        await namespace.kubelet("digits-chief-0", "Pending", waiting=missing)
-        status = await namespace.until_reason("Chief", "ImagePullBackOff: no such image")
-        assert status["state"] == "Pending"
-
-
-async def test_a_template_that_the_server_refuses_is_a_condition(namespace: Namespace) -> None:
-    async with namespace.operator():
-        job = objects.job(workers=0)
-        job["spec"]["tfReplicaSpecs"]["Chief"]["template"] = objects.template(unknownField=1)
-        await namespace.create_job(job)
-        await namespace.until_state("Failed")
-        failed = await namespace.condition("Failed")
-        assert failed["reason"] == names.Reason.INVALID_TEMPLATE
-        assert "unknownField" in failed["message"]
-        assert "role chief" in failed["message"]
-        assert await namespace.pods() == {}
 
 
 async def test_a_service_of_that_name_which_is_not_ours_is_a_condition(
@@ -192,18 +148,6 @@ async def test_two_namespaces_are_watched_and_no_third(namespace: Namespace, clu
         assert await others[1].pods() == {}
     for other in others:
         await other.delete_jobs()
-
-
-async def test_jobs_that_were_there_before_the_operator_are_run(namespace: Namespace) -> None:
-    await namespace.create_job()
-    async with namespace.operator(watch_namespaces=()):
-        await namespace.until_pods(*ALL)
-        await namespace.run_all()
-        await namespace.until_state("Running")
-    await namespace.end("digits-chief-0", 0)
-    async with namespace.operator():
-        status = await namespace.until_state("Succeeded")
-    assert status["attempt"] == 1
 
 
 async def test_a_recreated_job_never_adopts_the_pods_of_its_predecessor(
@@ -256,3 +200,97 @@ async def test_deleting_a_job_leaves_nothing(namespace_with_nodes: Namespace) ->
     what = "everything that belonged to the job is gone"
     await waiting.until_async(left, what, when=["kube-root-ca.crt"].__eq__)
     assert namespace.kubectl("get", "tfpj", "-o", "name") == ""
+
+
+async def test_peers_have_addresses_before_they_are_ready(namespace_with_nodes: Namespace) -> None:
+    """With TFJob (1458), servers that wait for peers were never ready."""
+    namespace = namespace_with_nodes
+    unready = {"type": "Ready", "status": "False"}
+    async with namespace.operator():
+        await namespace.create_job()
+        await namespace.until_state("Running")
+        for name in await namespace.pods():
+            path = resources.PODS.path(namespace.name, name, "status")
+            await namespace.api.patch(path, {"status": {"conditions": [unready]}})
+
+        async def published() -> bool:
+            slices = json.loads(namespace.kubectl("get", "endpointslices", "-ojson"))["items"]
+            endpoints = [endpoint for slice_ in slices for endpoint in slice_["endpoints"] or ()]
+            names_of_unready = {
+                endpoint["hostname"]
+                for endpoint in endpoints
+                if endpoint["conditions"]["ready"] and not endpoint["conditions"]["serving"]
+            }
+            return names_of_unready == {*ALL}
+
+        await waiting.until_async(published, "the Service names all pods, which are not ready")
+
+
+def _time(text: str) -> datetime.datetime:
+    return datetime.datetime.fromisoformat(text)
+
+
+async def test_a_pending_deadline_fires_on_a_quiet_job(namespace: Namespace) -> None:
+    async with namespace.operator():
+        await namespace.create_job(objects.job(runPolicy={"pendingDeadlineSeconds": 600}))
+        await namespace.until_pods("digits-chief-0", "digits-worker-0", "digits-worker-1")
+        missing = {"reason": "ImagePullBackOff", "message": "no such image"}
+        await namespace.kubelet("digits-worker-1", "Pending", waiting=missing)
+        status = await namespace.until_reason("Worker", "ImagePullBackOff")
+        limit = namespaces.seconds_since(status["attemptTime"]) + 3
+        namespace.change({"runPolicy": {"pendingDeadlineSeconds": limit}})
+        status = await namespace.until_state("Failed")
+        failed = await namespace.condition("Failed")
+        assert failed["reason"] == "PendingDeadlineExceeded"
+        assert "ImagePullBackOff: no such image" in failed["message"]
+        waited = _time(status["completionTime"]) - _time(status["attemptTime"])
+        assert datetime.timedelta(seconds=limit) <= waited
+        await namespace.until_pods()
+
+
+async def test_a_deadline_outlives_the_operator(namespace: Namespace) -> None:
+    async with namespace.operator():
+        await namespace.create_job(objects.job(runPolicy={"activeDeadlineSeconds": 600}))
+        await namespace.until_pods("digits-chief-0", "digits-worker-0", "digits-worker-1")
+        await namespace.run_all()
+        started = (await namespace.until_state("Running"))["startTime"]
+    namespace.change({"runPolicy": {"activeDeadlineSeconds": 1}})
+    await asyncio.sleep(2)
+    assert (await namespace.status())["state"] == "Running"
+    async with namespace.operator():
+        status = await namespace.until_state("Failed")
+    assert status["startTime"] == started
+    assert (await namespace.condition("Failed"))["reason"] == "DeadlineExceeded"
+
+
+async def test_without_kueue_a_job_says_so_and_goes_on_without_the_label(
+    namespace: Namespace,
+) -> None:
+    job = objects.job()
+    job["metadata"]["labels"] = {names.LABEL_QUEUE: "research"}
+    async with namespace.operator():
+        await namespace.create_job(job)
+        message = (await namespace.until_refused(names.Reason.KUEUE_NOT_INSTALLED))["message"]
+        assert "does not know Workloads of kueue.x-k8s.io" in message
+        assert "the label kueue.x-k8s.io/queue-name=research needs" in message
+        assert "Install Kueue, or remove the label" in message
+        assert await namespace.pods() == {}
+        unlabelled = {"metadata": {"labels": {names.LABEL_QUEUE: None}}}
+        namespace.kubectl("patch", "tfpj", "digits", "--type=merge", "-p", json.dumps(unlabelled))
+        await namespace.until_pods("digits-chief-0", "digits-worker-0", "digits-worker-1")
+        await namespace.until_let_through()
+
+
+async def test_pods_that_share_layers_come_to_one_node(namespace_with_nodes: Namespace) -> None:
+    """Four nodes of four GPUs, and four groups of two pods with two GPUs each."""
+    namespace = namespace_with_nodes
+    job = objects.job(strategy="ModelSplit", mesh={"data": 4, "tensor": 4}, trainer={"epochs": 1})
+    worker = {"replicas": 8, "devices": 2, "template": objects.template()}
+    job["spec"]["tfReplicaSpecs"] = {"Worker": worker}
+    async with namespace.operator():
+        await namespace.create_job(job)
+        await namespace.until_state("Running")
+        nodes = collections.defaultdict(set)
+        for pod in (await namespace.pods()).values():
+            nodes[pod["spec"]["nodeName"]].add(pod["metadata"]["labels"][names.LABEL_MESH_GROUP])
+        assert sorted(map(sorted, nodes.values())) == [["0"], ["1"], ["2"], ["3"]]

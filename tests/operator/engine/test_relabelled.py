@@ -33,9 +33,7 @@ async def test_a_pod_that_loses_its_label_still_counts_and_is_named(
     monkeypatch.setattr(hidden, "SECONDS", 0.2)
     async with namespace.operator():
         await namespace.create_job(objects.job(workers=1))
-        pods = await namespace.until_pods(*ALL)
-        await namespace.run_all()
-        await namespace.until_state("Running")
+        pods = await namespace.run_pods(*ALL)
         _label(namespace, "somebody")
         assert f"pod/{POD}" in await waiting.until_async(lambda: _event(namespace), "it is named")
         status = await namespace.status()

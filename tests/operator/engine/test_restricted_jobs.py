@@ -68,9 +68,7 @@ async def test_a_job_waits_for_the_label_of_its_secret(
 async def test_a_running_job_goes_on_and_gets_no_new_attempt(namespace: Namespace) -> None:
     async with namespace.operator():
         await namespace.create_job(_job(hostPID=True))
-        await namespace.until_pods("digits-worker-0")
-        await namespace.run_all()
-        await namespace.until_state("Running")
+        await namespace.run_pods("digits-worker-0")
     forbidden = installation.Restrictions(host_access=installation.HostAccess.FORBIDDEN)
     async with namespace.operator(restrictions=forbidden):
         # The new operator has looked at the job when it has taken its end.

@@ -73,9 +73,7 @@ async def test_the_operator_works_with_the_rights_that_are_installed(
     async with operator_process.running(arguments, tmp_path / "log") as operator:
         await operator.until_ready()
         await namespace.create_job(objects.job(volumeClaimTemplates=[objects.claim_template()]))
-        await namespace.until_pods(*ALL)
-        await namespace.run_all()
-        await namespace.until_state("Running")
+        await namespace.run_pods(*ALL)
         await namespace.end("digits-worker-0", 1)
         await namespace.until_pods(*ALL, attempt=2)
         await namespace.run_all()
@@ -162,9 +160,7 @@ async def test_roles_in_its_namespaces_are_enough_for_the_operator(
     await other.create_job()
     async with namespace.operator(kubeconfig=await _kubeconfig(namespace, tmp_path)):
         await namespace.create_job()
-        await namespace.until_pods(*ALL)
-        await namespace.run_all()
-        await namespace.until_state("Running")
+        await namespace.run_pods(*ALL)
         await namespace.end("digits-chief-0", 0)
         await namespace.until_state("Succeeded")
         await namespace.until_pods("digits-chief-0")

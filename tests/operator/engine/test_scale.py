@@ -20,9 +20,7 @@ def _elastic(workers: int = 2) -> namespaces.Body:
 async def test_kubectl_scales_the_workers(namespace: Namespace) -> None:
     async with namespace.operator():
         await namespace.create_job(_elastic())
-        await namespace.until_pods("digits-chief-0", "digits-worker-0", "digits-worker-1")
-        await namespace.run_all()
-        await namespace.until_state("Running")
+        await namespace.run_pods("digits-chief-0", "digits-worker-0", "digits-worker-1")
         namespace.kubectl("scale", "tfpj", "digits", "--replicas=3")
         pods = [f"digits-worker-{index}" for index in range(3)]
         await namespace.until_pods("digits-chief-0", *pods, attempt=2)

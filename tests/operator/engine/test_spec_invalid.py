@@ -417,9 +417,7 @@ async def test_kubectl_scale_to_a_number_that_fits_no_mesh_orphans_nothing(
     both = ("digits-worker-0", "digits-worker-1")
     async with namespace.operator():
         await namespace.create_job(job)
-        await namespace.until_pods(*both)
-        await namespace.run_all()
-        await namespace.until_state("Running")
+        await namespace.run_pods(*both)
         namespace.kubectl("scale", "tfpj", "digits", "--replicas=3")
 
         async def invalid() -> bool:
@@ -429,9 +427,7 @@ async def test_kubectl_scale_to_a_number_that_fits_no_mesh_orphans_nothing(
         assert (await namespace.status())["state"] == "Running"
     async with namespace.operator():
         await namespace.end("digits-worker-1", 137)
-        await namespace.until_pods(*both, attempt=2)
-        await namespace.run_all()
-        await namespace.until_state("Running")
+        await namespace.run_pods(*both, attempt=2)
         namespace.kubectl("scale", "tfpj", "digits", "--replicas=2")
 
         async def corrected() -> bool:

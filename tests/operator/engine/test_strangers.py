@@ -56,9 +56,7 @@ async def _running_job(
     watched = (namespace.name, *more_namespaces)
     async with namespace.operator(watch_namespaces=watched, **settings):
         job = await namespace.create_job()
-        await namespace.until_pods(*ALL)
-        await namespace.run_all()
-        await namespace.until_state("Running")
+        await namespace.run_pods(*ALL)
         yield job
 
 

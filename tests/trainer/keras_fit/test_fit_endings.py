@@ -6,7 +6,6 @@ import json
 import os
 import pathlib
 import signal
-import subprocess
 import sys
 import threading
 from typing import Any
@@ -16,7 +15,7 @@ import numpy as np
 import pytest
 
 import tfparallel_trainer
-from testing import paths
+from testing import invocation, paths
 from testing.trainer import keras_fit, launch, weights
 from testing.trainer import runs as trainings
 from testing.trainer.models import fitted
@@ -83,9 +82,7 @@ def test_a_model_that_is_built_too_early_is_refused(runs: trainings.Runs) -> Non
 
 def test_the_operator_imports_no_tensorflow_with_the_package() -> None:
     program = "import sys, tfparallel_trainer; print('tensorflow' in sys.modules)"
-    done = subprocess.run(
-        [sys.executable, "-c", program], check=True, capture_output=True, text=True
-    )
+    done = invocation.execute(sys.executable, "-c", program, check=True)
     assert done.stdout == "False\n"
 
 

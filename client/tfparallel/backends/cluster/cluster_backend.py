@@ -192,8 +192,6 @@ class ClusterBackend:
         Args:
             seen: by uid, the jobs as the caller has them; it is kept up to date.
             everywhere: whether jobs of all namespaces are watched.
-            labels: a selector.
-            fields: a selector.
         """
         scope = None if everywhere else self.namespace
         while True:

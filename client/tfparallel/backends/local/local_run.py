@@ -68,9 +68,6 @@ async def run(
 
     Args:
         source: the job and what belongs to it.
-        output: the folder.
-        observer: receives what happens.
-        clock: gives the time.
         wrappers: by the names of replicas, such as worker-1: a program, with its arguments, that
             starts the replica's command.
 

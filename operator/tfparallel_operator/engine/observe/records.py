@@ -148,7 +148,6 @@ def group(api_version: str, item: Raw) -> observation.Group | None:
 
     Args:
         api_version: its version, which items of a list lack.
-        item: the PodGroup.
 
     Raises:
         gate.BeyondLimitsError: its spec exceeds the gate's limits for a status.

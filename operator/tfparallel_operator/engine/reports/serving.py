@@ -49,7 +49,6 @@ async def serve(application: web.Application, port: int, tls: ssl.SSLContext | N
     """Serve on all addresses until cancelled.
 
     Args:
-        application: the application.
         port: the port; 0: a free one.
         tls: the context of TLS; None: plain HTTP.
     """

@@ -54,7 +54,6 @@ class Engine:
     """All parts of the operator except kopf.
 
     Args:
-        settings: of the process.
         api: an open client; None: the engine opens two, so that renewals of the Lease never wait.
     """
 

@@ -13,7 +13,6 @@ from testing.operator import local_jobs as jobs
 from tfparallel.backends.local import local_run
 from tfparallel.job_source import source
 from tfparallel_operator.api import load, names
-from tfparallel_operator.core.life import failure
 from tfparallel_operator.core.status import conditions
 from tfparallel_trainer.contract import environment
 
@@ -63,16 +62,6 @@ async def test_every_role_gets_another_address_on_loopback(
     assert config["cluster"] == {**training, "evaluator": [address["evaluator-0"]]}
 
 
-async def test_a_permanent_failure_names_replica_code_and_reason(tmp_path: pathlib.Path) -> None:
-    worker = {"restartPolicy": "Never", "template": jobs.template(jobs.shell("exit 3"))}
-    document = jobs.job({"Chief": jobs.shell("sleep 60"), "Worker": worker})
-    outcome, _ = await jobs.finish(tmp_path, document)
-    assert outcome.job.status.state is names.State.FAILED
-    assert _failure(outcome) == (
-        "ReplicaFailed: job-worker-0 exited with code 3 (the command failed)"
-    )
-
-
 async def test_what_a_replica_says_of_its_end_is_reported(tmp_path: pathlib.Path) -> None:
     (tmp_path / "model.py").write_text(jobs.MODULE)
     command = jobs.shell('echo "a weight is lost." > $TFPARALLEL_FAILURE_FILE; exit 66')
@@ -96,27 +85,6 @@ async def test_a_failure_runs_the_gang_again_at_the_same_addresses(tmp_path: pat
     first, second = (line.split(" ", 1) for line in recorder.lines_of("worker-0"))
     assert (first[0], second[0]) == ("1", "2")
     assert first[1] == second[1]
-
-
-async def test_a_failed_worker_of_a_parameter_server_job_runs_again_alone(
-    tmp_path: pathlib.Path,
-) -> None:
-    worker = jobs.shell(
-        f"echo run; if [ -e once ]; then {jobs.meet(3)}; sleep 60; fi; touch once; exit 9"
-    )
-    chief = jobs.shell(f"echo run; {jobs.meet(3)}")
-    server = jobs.shell(f"echo run; {jobs.meet(3)}; sleep 60")
-    document = jobs.job({"Chief": chief, "Worker": worker, "PS": server})
-    outcome, recorder = await jobs.finish(tmp_path, document)
-    assert outcome.job.status.state is names.State.SUCCEEDED
-    assert recorder.lines_of("worker-0") == ["run", "run"]
-    assert recorder.lines_of("chief-0") == recorder.lines_of("ps-0") == ["run"]
-
-
-async def test_the_budget_of_failures_ends_the_job(tmp_path: pathlib.Path) -> None:
-    document = jobs.job({"Worker": jobs.shell("exit 1")}, runPolicy={"backoffLimit": 1})
-    outcome, _ = await jobs.finish(tmp_path, document)
-    assert _failure(outcome).startswith("BackoffLimitExceeded: job-worker-0 exited with code 1")
 
 
 async def test_a_job_without_a_limit_does_not_repeat_a_mistake_for_ever(
@@ -390,19 +358,3 @@ async def test_the_shipped_trainer_finds_its_files(tmp_path: pathlib.Path) -> No
     assert pathlib.Path(job_file).is_relative_to(tmp_path / "out")
     assert json.loads("".join(content))["trainer"]["epochs"] == 2
     assert output_dir == str(outcome.trained) == str(tmp_path / "out/claims/kept/digits")
-
-
-async def test_a_program_that_asks_to_run_again_costs_no_failure(tmp_path: pathlib.Path) -> None:
-    command = jobs.shell("test $TFPARALLEL_ATTEMPT -ge 4 || exit 42")
-    document = jobs.job({"Worker": command}, runPolicy={"backoffLimit": 0})
-    outcome, _ = await jobs.finish(tmp_path, document)
-    status = outcome.job.status
-    assert (status.state, status.attempt) == (names.State.SUCCEEDED, 4)
-    assert (status.restarts.failure, status.restarts.disruption) == (0, 3)
-
-
-async def test_a_program_that_always_asks_to_run_again_fails(tmp_path: pathlib.Path) -> None:
-    document = jobs.job({"Worker": jobs.shell("exit 42")}, runPolicy={"backoffLimit": 1})
-    outcome, _ = await jobs.finish(tmp_path, document)
-    assert _failure(outcome).startswith("BackoffLimitExceeded: job-worker-0 exited with code 42")
-    assert outcome.job.status.attempt == failure.PATIENCE + 2

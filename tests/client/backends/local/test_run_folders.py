@@ -7,14 +7,12 @@ import pathlib
 import shutil
 from typing import Any
 
-import click.testing
 import pytest
 
-from testing import report_runs
+from testing import invocation, report_runs
 from testing.operator import local_jobs as jobs
 from tfparallel import run_summary
 from tfparallel.backends.local import folders, local_run
-from tfparallel.cli import app
 from tfparallel.results import folder
 from tfparallel_operator.api import names
 from tfparallel_trainer.contract import outputs
@@ -25,8 +23,8 @@ MOUNT = {"volumeMounts": [{"name": "results", "mountPath": "/results"}]}
 VOLUME = {"volumes": [{"name": "results", "persistentVolumeClaim": {"claimName": "kept"}}]}
 
 
-def call(*arguments: str) -> click.testing.Result:
-    return click.testing.CliRunner().invoke(app.tfparallel, arguments)
+def call(*arguments: str) -> invocation.Result:
+    return invocation.invoke(arguments)
 
 
 def finish(root: pathlib.Path, document: Any, output: str = "out") -> local_run.RunResult:

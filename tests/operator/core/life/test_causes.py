@@ -86,8 +86,7 @@ def test_the_shipped_trainers_codes_go_before_those_of_tfjob(
 @pytest.mark.parametrize(("code", "attempt"), [(75, 2), (65, 1)])
 def test_a_loss_is_retried_unless_its_cause_is_permanent(code: int, attempt: int) -> None:
     world = builders.a_world(worker=1)
-    world.exit("job-worker-0", code)
-    world.run_until_quiet()
+    world.exit("job-worker-0", code).run_until_quiet()
     assert world.status.attempt == attempt
     assert conditions.finished(world.status) is (attempt == 1)
 
@@ -97,8 +96,7 @@ def test_a_permanent_exit_of_the_trainer_fails_the_job_with_replica_code_and_rea
     world.run()
     world.exit("job-worker-0", 65, "model.py: build_model raised\nKeyError: 'why'.")
     world.run_until_quiet()
-    failed = conditions.find(world.status, names.ConditionType.FAILED)
-    assert failed is not None
+    failed = world.condition(names.ConditionType.FAILED)
     assert failed.message == (
         "job-worker-0 exited with code 65 (the user's module, model or data raised an error): "
         "model.py: build_model raised KeyError: 'why'. Correct what the log's last lines name."
@@ -113,8 +111,7 @@ def test_the_counts_of_failures_outlast_the_pods() -> None:
     world.run()
     world.exit("job-worker-1", 65)
     world.advance(1)
-    world.exit("job-worker-0", 65)
-    world.run_until_quiet()
+    world.exit("job-worker-0", 65).run_until_quiet()
     assert world.pods == {}
     counts = world.status.replicas["Worker"]
     assert (counts.failed, counts.pending) == (2, 0)
@@ -140,8 +137,7 @@ def test_peers_of_a_pod_that_is_being_taken_fail_in_consequence() -> None:
     world = builders.running(chief=1, worker=2, run_policy={"backoffLimit": 0})
     preempted = {"reason": "PreemptionByScheduler", "message": "default-scheduler: preempting."}
     world.update("job-worker-1", disrupted=True, **preempted)
-    world.exit("job-chief-0", 1)
-    world.run_until_quiet()
+    world.exit("job-chief-0", 1).run_until_quiet()
     assert world.status.attempt == 2
     assert world.status.restart_causes == {"Disruption": 1}
     assert world.events[-1].message == (
@@ -152,19 +148,16 @@ def test_peers_of_a_pod_that_is_being_taken_fail_in_consequence() -> None:
 
 def test_a_failure_of_a_gang_waits_for_signs_that_the_cluster_took_a_replica() -> None:
     world = builders.running(chief=1, worker=1, run_policy={"backoffLimit": 0})
-    world.exit("job-worker-0", 1)
-    world.run_until_quiet()
+    world.exit("job-worker-0", 1).run_until_quiet()
     assert builders.truth(world, names.ConditionType.FAILED) is None
     assert world.decide().wake_at == world.now + installation.SETTLING
-    world.update("job-chief-0", disrupted=True)
-    world.run_until_quiet()
+    world.update("job-chief-0", disrupted=True).run_until_quiet()
     assert (world.status.attempt, world.status.restarts.disruption) == (2, 1)
 
 
 def test_a_failure_of_a_gang_counts_once_it_has_settled_without_signs() -> None:
     world = builders.running(chief=1, worker=1, run_policy={"backoffLimit": 0})
-    world.exit("job-worker-0", 1)
-    world.run_until_quiet()
+    world.exit("job-worker-0", 1).run_until_quiet()
     world.now += installation.SETTLING
     world.run_until_quiet()
     assert builders.truth(world, names.ConditionType.FAILED) == ("True", "BackoffLimitExceeded")
@@ -172,11 +165,9 @@ def test_a_failure_of_a_gang_counts_once_it_has_settled_without_signs() -> None:
 
 def test_a_lost_peer_waits_for_the_exit_that_says_why() -> None:
     world = builders.running(trainer=True, chief=1, worker=1)
-    world.exit("job-chief-0", exits.Exit.PEER_LOST)
-    world.run_until_quiet()
+    world.exit("job-chief-0", exits.Exit.PEER_LOST).run_until_quiet()
     assert world.status.attempt == 1
-    running = conditions.find(world.status, names.ConditionType.RUNNING)
-    assert running is not None
+    running = world.condition(names.ConditionType.RUNNING)
     sentences = running.message.split("; ")
     assert sentences[0] == world.status.ready + " replicas run or have completed"
     assert sentences[1].startswith("job-chief-0 exited with code 75 ")
@@ -184,8 +175,7 @@ def test_a_lost_peer_waits_for_the_exit_that_says_why() -> None:
         sentences[2]
         == "the operator waits until 00:00:10Z for an earlier loss that explains this one"
     )
-    world.exit("job-worker-0", 65)
-    world.run_until_quiet()
+    world.exit("job-worker-0", 65).run_until_quiet()
     assert builders.truth(world, names.ConditionType.FAILED) == ("True", "ReplicaFailed")
 
 
@@ -230,8 +220,7 @@ def test_packages_that_cannot_be_downloaded_are_tried_again_and_cost_no_restart(
 def test_requirements_that_cannot_be_met_fail_the_job_and_say_why() -> None:
     world = builders.running(trainer=True, worker=1)
     failing(world, 78, "requirements.txt: no such package")
-    failed = conditions.find(world.status, names.ConditionType.FAILED)
-    assert failed is not None
+    failed = world.condition(names.ConditionType.FAILED)
     assert failed.reason == "SourceFailed"
     assert failed.message == (
         "job-worker-0: init container tfparallel-source exited with code 78 (the configuration"

@@ -13,10 +13,8 @@ from tfparallel_operator.core.status import conditions
 def ended(code: int, **job: Any) -> builders.World:
     world = builders.World(builders.a_job(**job))
     world.run_until_quiet()
-    world.run()
-    world.run_until_quiet()
-    world.exit("job-chief-0", code)
-    world.run_until_quiet()
+    world.run().run_until_quiet()
+    world.exit("job-chief-0", code).run_until_quiet()
     assert conditions.finished(world.status)
     return world
 
@@ -52,19 +50,16 @@ def test_running_pods_may_be_kept_for_a_while() -> None:
     policy = {"cleanPodPolicy": "None", "cleanup": stages}
     world = ended(0, chief=1, worker=1, run_policy=policy)
     assert set(world.pods) == {"job-chief-0", "job-worker-0"}
-    world.advance(50)
-    world.run_until_quiet()
+    world.advance(50).run_until_quiet()
     assert set(world.pods) == {"job-chief-0"}
 
 
 def test_a_pod_whose_sidecar_runs_on_is_not_kept_for_its_log() -> None:
     world = builders.World(builders.a_job(chief=1, worker=1))
     world.run_until_quiet()
-    world.run()
-    world.run_until_quiet()
+    world.run().run_until_quiet()
     world.update("job-chief-0", lingers=True)
-    world.exit("job-chief-0", 0)
-    world.run_until_quiet()
+    world.exit("job-chief-0", 0).run_until_quiet()
     assert builders.state_of(world) is names.State.SUCCEEDED
     assert world.pods == {}
 
@@ -83,8 +78,7 @@ def test_the_evaluator_gets_time_for_its_last_evaluation() -> None:
 
 def test_an_evaluator_that_has_ended_is_kept_like_other_pods() -> None:
     world = ended(0, chief=1, evaluator=1)
-    world.exit("job-evaluator-0", 0)
-    world.run_until_quiet()
+    world.exit("job-evaluator-0", 0).run_until_quiet()
     assert world.pods["job-evaluator-0"].phase is observation.Phase.SUCCEEDED
     assert world.decide().wake_at is None
 
@@ -103,13 +97,10 @@ CHECKPOINT = {"trainer": {"epochs": 1, "checkpoint": {"claim": "c"}}}
 def test_success_and_failure_exclude_each_other_also_in_one_look() -> None:
     world = builders.World(builders.a_job(chief=1, worker=1, run_policy={"backoffLimit": 0}))
     world.run_until_quiet()
-    world.run()
-    world.run_until_quiet()
+    world.run().run_until_quiet()
     world.exit("job-worker-0", 1)
-    world.exit("job-chief-0", 0)
-    world.run_until_quiet()
+    world.exit("job-chief-0", 0).run_until_quiet()
     assert world.status.state is names.State.SUCCEEDED
     assert not conditions.is_true(world.status, names.ConditionType.FAILED)
-    world.advance(100)
-    world.run_until_quiet()
+    world.advance(100).run_until_quiet()
     assert not conditions.is_true(world.status, names.ConditionType.FAILED)

@@ -30,13 +30,11 @@ def test_pods_that_wait_for_too_long_fail_the_job_with_the_schedulers_words() ->
     world = builders.World(builders.a_job(worker=2, run_policy={"pendingDeadlineSeconds": 60}))
     world.run_until_quiet()
     world.run("job-worker-0")
-    world.update("job-worker-1", waiting="Unschedulable: 0/3 nodes are available")
-    world.run_until_quiet()
+    world.update("job-worker-1", waiting="Unschedulable: 0/3 nodes are available").run_until_quiet()
     wait(world)
     assert (world.now - builders.START).total_seconds() == 60
     assert builders.truth(world, names.ConditionType.FAILED) == ("True", "PendingDeadlineExceeded")
-    failed = conditions.find(world.status, names.ConditionType.FAILED)
-    assert failed is not None
+    failed = world.condition(names.ConditionType.FAILED)
     assert failed.message == (
         "job-worker-1 does not run 60 s after it should (runPolicy.pendingDeadlineSeconds): "
         "Unschedulable: 0/3 nodes are available"
@@ -47,11 +45,9 @@ def test_pods_that_wait_for_too_long_fail_the_job_with_the_schedulers_words() ->
 def test_the_pod_whose_words_say_most_is_named_when_the_wait_is_over() -> None:
     world = builders.a_world(worker=3, run_policy={"pendingDeadlineSeconds": 60})
     world.update("job-worker-1", waiting="Unschedulable: optimistic rejection in PostFilter")
-    world.update("job-worker-2", waiting="Unschedulable: 0/3 nodes are available")
-    world.run_until_quiet()
+    world.update("job-worker-2", waiting="Unschedulable: 0/3 nodes are available").run_until_quiet()
     wait(world)
-    failed = conditions.find(world.status, names.ConditionType.FAILED)
-    assert failed is not None
+    failed = world.condition(names.ConditionType.FAILED)
     assert failed.message.startswith("job-worker-2 does not run 60 s after it should")
 
 
@@ -77,8 +73,7 @@ def test_a_worker_that_waits_for_too_long_may_be_left_out() -> None:
     policy = {"pendingDeadlineSeconds": 60, "failurePolicy": {"rules": [rule]}}
     world = builders.World(builders.a_job(chief=1, worker=2, run_policy=policy))
     world.run_until_quiet()
-    world.run("job-chief-0", "job-worker-0")
-    world.run_until_quiet()
+    world.run("job-chief-0", "job-worker-0").run_until_quiet()
     wait(world)
     assert set(world.pods) == {"job-chief-0", "job-worker-0"}
     assert world.status.replicas["Worker"].ignored == "1"
@@ -89,22 +84,18 @@ def test_a_failure_that_settles_is_no_wait() -> None:
     policy = {"pendingDeadlineSeconds": 60, "backoffLimit": 0}
     world = builders.running(worker=2, run_policy=policy)
     world.advance(59)
-    world.exit("job-worker-0", 1)
-    world.run_until_quiet()
+    world.exit("job-worker-0", 1).run_until_quiet()
     world.advance(1)
-    world.exit("job-worker-1", 0)
-    world.run_until_quiet()
+    world.exit("job-worker-1", 0).run_until_quiet()
     assert conditions.find(world.status, names.ConditionType.FAILED) is None
-    world.advance(10)
-    world.run_until_quiet()
+    world.advance(10).run_until_quiet()
     assert builders.truth(world, names.ConditionType.FAILED) == ("True", "BackoffLimitExceeded")
 
 
 def test_a_job_that_runs_waits_for_nothing() -> None:
     world = builders.running(worker=1, run_policy={"pendingDeadlineSeconds": 60})
     assert world.decide().wake_at is None
-    world.advance(3600)
-    world.run_until_quiet()
+    world.advance(3600).run_until_quiet()
     assert world.status.state is names.State.RUNNING
 
 
@@ -113,10 +104,8 @@ def test_training_goes_on_while_one_of_the_asynchronous_workers_waits() -> None:
         builders.a_job(chief=1, worker=2, ps=1, run_policy={"pendingDeadlineSeconds": 60})
     )
     world.run_until_quiet()
-    world.run("job-chief-0", "job-ps-0", "job-worker-0")
-    world.run_until_quiet()
-    world.advance(3600)
-    world.run_until_quiet()
+    world.run("job-chief-0", "job-ps-0", "job-worker-0").run_until_quiet()
+    world.advance(3600).run_until_quiet()
     assert world.status.state is names.State.RUNNING
 
 
@@ -124,11 +113,9 @@ def test_asynchronous_training_does_not_run_without_its_server() -> None:
     policy = {"pendingDeadlineSeconds": 60}
     world = builders.World(builders.a_job(chief=1, worker=2, ps=1, run_policy=policy))
     world.run_until_quiet()
-    world.run("job-chief-0", "job-worker-0", "job-worker-1")
-    world.run_until_quiet()
+    world.run("job-chief-0", "job-worker-0", "job-worker-1").run_until_quiet()
     assert world.status.state is names.State.PENDING
-    world.advance(60)
-    world.run_until_quiet()
+    world.advance(60).run_until_quiet()
     assert builders.truth(world, names.ConditionType.FAILED) == ("True", "PendingDeadlineExceeded")
 
 
@@ -154,8 +141,7 @@ def test_training_that_makes_no_progress_is_run_again_within_the_budget() -> Non
         "True",
         "StallDeadlineExceeded",
     )
-    world.run()
-    world.run_until_quiet()
+    world.run().run_until_quiet()
     assert builders.truth(world, names.ConditionType.TRAINING_STALLED) == (
         "False",
         "ReplicasRunning",
@@ -217,13 +203,10 @@ def test_a_job_that_never_reports_never_stalls() -> None:
 
 def test_the_active_deadline_does_not_count_time_in_suspension() -> None:
     world = builders.running(worker=1, run_policy={"activeDeadlineSeconds": 60})
-    world.edit(suspend=True)
-    world.run_until_quiet()
-    world.advance(3600)
-    world.run_until_quiet()
+    world.edit(suspend=True).run_until_quiet()
+    world.advance(3600).run_until_quiet()
     assert world.status.state is names.State.SUSPENDED
-    world.edit(suspend=False)
-    world.run_until_quiet()
+    world.edit(suspend=False).run_until_quiet()
     wait(world)
     assert builders.truth(world, names.ConditionType.FAILED) == ("True", "DeadlineExceeded")
     assert (world.now - builders.START).total_seconds() == 3660
@@ -277,8 +260,7 @@ def test_a_refusal_for_now_is_reported_once_and_the_job_goes_on() -> None:
         "False",
         "ReplicasCreated",
     )
-    running_ = conditions.find(world.status, names.ConditionType.RUNNING)
-    assert running_ is not None
+    running_ = world.condition(names.ConditionType.RUNNING)
     assert "quota" not in running_.message
 
 
@@ -288,8 +270,7 @@ def test_another_refusal_for_the_same_reason_is_news() -> None:
     for message in ("policy a denied request", "policy b denied request"):
         refusal = observation.Refusal(names.Reason.ADMISSION_DENIED, message, final=False)
         world.step(refusal=refusal)
-        condition = conditions.find(world.status, names.ConditionType.CREATION_REFUSED)
-        assert condition is not None
+        condition = world.condition(names.ConditionType.CREATION_REFUSED)
         assert message in condition.message
         assert message in world.events[-1].message
 
@@ -305,8 +286,7 @@ def test_a_pending_deadline_says_what_keeps_pods_from_being_created() -> None:
     world.step(refusal=failing)
     world.advance(60)
     world.step(writes=1)
-    failed = conditions.find(world.status, names.ConditionType.FAILED)
-    assert failed is not None
+    failed = world.condition(names.ConditionType.FAILED)
     assert failed.reason == names.Reason.PENDING_DEADLINE_EXCEEDED
     assert message in failed.message
 
@@ -317,6 +297,5 @@ def test_while_pods_are_refused_the_running_condition_says_why() -> None:
     denied = observation.Refusal(names.Reason.ADMISSION_DENIED, "no", final=False)
     world.step(refusal=denied)
     world.step(writes=1)
-    condition = conditions.find(world.status, names.ConditionType.RUNNING)
-    assert condition is not None
+    condition = world.condition(names.ConditionType.RUNNING)
     assert condition.message.endswith("the API server refuses to create pods, trying again: no")

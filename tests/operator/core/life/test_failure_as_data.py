@@ -13,9 +13,7 @@ from tfparallel_trainer.contract import exits
 
 def lose(code: int, message: str = "", **job: object) -> builders.World:
     """Return a job whose worker has ended with an exit code."""
-    world = builders.a_world(worker=2, **job)
-    world.run()
-    world.run_until_quiet()
+    world = builders.running(worker=2, **job)
     world.exit("job-worker-1", code, message)
     world.step()
     return world
@@ -31,8 +29,7 @@ def test_a_restart_has_its_loss_until_all_replicas_run_again() -> None:
     )
     world.run_until_quiet()
     assert world.status.failure is not None
-    world.run()
-    world.run_until_quiet()
+    world.run().run_until_quiet()
     assert world.status.failure is None
 
 
@@ -86,16 +83,14 @@ def test_what_no_loss_ended_has_no_failure(end: str) -> None:
 def test_each_role_says_which_pod_waits_and_what_to_do() -> None:
     world = builders.a_world(chief=1, worker=2)
     no_room = "Unschedulable: 0/1 nodes are available: 1 Insufficient cpu."
-    world.update("job-worker-1", waiting=no_room)
-    world.run_until_quiet()
+    world.update("job-worker-1", waiting=no_room).run_until_quiet()
     assert world.status.replicas["Chief"].waiting is None
     worker = world.status.replicas["Worker"]
     assert worker.waiting == job_status.Waiting(
         pod="job-worker-1", reason=no_room, remedy=remedies.find(no_room)
     )
     assert worker.reason == f"job-worker-1: {no_room}"
-    world.run()
-    world.run_until_quiet()
+    world.run().run_until_quiet()
     assert world.status.replicas["Worker"].waiting is None
 
 
@@ -111,8 +106,7 @@ def test_a_message_is_its_problem_and_its_remedy(symptom: str) -> None:
 def test_words_of_others_leave_the_fields_bounded() -> None:
     world = builders.a_world(worker=1)
     refused_claim = f'persistentvolumeclaim "{"é" * 5_000}" not found'
-    world.update("job-worker-0", waiting=refused_claim)
-    world.run_until_quiet()
+    world.update("job-worker-0", waiting=refused_claim).run_until_quiet()
     wait = world.status.replicas["Worker"].waiting
     assert wait is not None and wait.remedy
     assert len(wait.reason.encode()) <= conditions.PROBLEM_BYTES

@@ -31,8 +31,7 @@ def test_a_replica_out_of_memory_asks_for_more_the_next_time() -> None:
         world.run()
         world.exit("job-worker-0", 137)
         killed = dataclasses.replace(builders.an_exit(137, world.now), reason="OOMKilled")
-        world.update("job-worker-0", exit=killed)
-        world.run_until_quiet()
+        world.update("job-worker-0", exit=killed).run_until_quiet()
         limits.append(memory_of(world, types.Role.WORKER)["limits"]["memory"])
     assert limits == ["3072Mi", "4Gi", "4Gi"]
     assert memory_of(world, types.Role.WORKER)["requests"] == {"memory": "3456Mi", "cpu": "1"}
@@ -50,8 +49,7 @@ def test_only_the_memory_that_a_container_asks_for_grows() -> None:
 def test_without_the_jobs_leave_memory_stays_as_it_is() -> None:
     world = builders.running(worker=1)
     killed = dataclasses.replace(builders.an_exit(137, world.now), reason="OOMKilled")
-    world.update("job-worker-0", phase=observation.Phase.FAILED, exit=killed)
-    world.run_until_quiet()
+    world.update("job-worker-0", phase=observation.Phase.FAILED, exit=killed).run_until_quiet()
     assert world.status.restart_causes == {"OutOfMemory": 1}
     assert world.status.replicas["Worker"].memory_growths == 0
 

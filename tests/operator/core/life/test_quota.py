@@ -19,8 +19,7 @@ GPUS = {"spec": {"containers": [{"name": "tensorflow", "image": "i", "resources"
 def admitted(**job: Any) -> builders.World:
     world = queues.queued_world(trainer=True, **job)
     queues.admit(world)
-    world.run()
-    world.run_until_quiet()
+    world.run().run_until_quiet()
     assert world.status.state is names.State.RUNNING
     return world
 
@@ -56,12 +55,10 @@ def test_memory_that_has_grown_is_asked_for() -> None:
     edit(world, template=template(container(**MEMORY)))
     world.run_until_quiet()
     queues.admit(world)
-    world.run()
-    world.run_until_quiet()
+    world.run().run_until_quiet()
     before = limits(world)["memory"]
     how = observation.Exit(137, "OOMKilled", "", world.now)
-    world.update("job-worker-0", phase=observation.Phase.FAILED, exit=how)
-    world.run_until_quiet()
+    world.update("job-worker-0", phase=observation.Phase.FAILED, exit=how).run_until_quiet()
     assert world.pods == {}
     assert (before, limits(world)["memory"]) == ("1Gi", "2048Mi")
     assert world.status.restarts.disruption == 0
@@ -219,8 +216,7 @@ def test_a_completed_pod_keeps_its_quota_while_a_sidecar_runs() -> None:
     world.update("job-worker-1", lingers=True)
     complete(world, "job-worker-1")
     assert queues.workload_of(world).reclaimable == {}
-    world.update("job-worker-1", lingers=False)
-    world.run_until_quiet()
+    world.update("job-worker-1", lingers=False).run_until_quiet()
     assert queues.workload_of(world).reclaimable == {"worker": 1}
 
 
@@ -229,8 +225,7 @@ def test_a_gang_keeps_the_quota_of_completed_workers_for_its_next_attempt() -> N
     complete(world, "job-worker-1")
     uid = queues.workload_of(world).uid
     how = observation.Exit(1, "Error", "", world.now)
-    world.update("job-worker-0", phase=observation.Phase.FAILED, exit=how)
-    world.run_until_quiet()
+    world.update("job-worker-0", phase=observation.Phase.FAILED, exit=how).run_until_quiet()
     assert queues.workload_of(world).reclaimable == {}
     assert queues.workload_of(world).uid == uid
 

@@ -55,8 +55,7 @@ def lose(world: builders.World, how: Any = delete) -> float:
     how(world)
     before = world.now
     world.run_until_quiet()
-    world.run()
-    world.run_until_quiet()
+    world.run().run_until_quiet()
     return (world.now - before).total_seconds()
 
 
@@ -127,10 +126,8 @@ def test_a_job_that_is_resumed_begins_its_pauses_from_zero() -> None:
     world = builders.running(worker=1)
     for _ in range(4):
         lose(world)
-    world.edit(suspend=True)
-    world.run_until_quiet()
-    world.edit(suspend=False)
-    world.run_until_quiet()
+    world.edit(suspend=True).run_until_quiet()
+    world.edit(suspend=False).run_until_quiet()
     assert lose(world) == 0
 
 
@@ -145,8 +142,7 @@ def test_failures_that_turn_out_to_be_disruptions_wait_as_well() -> None:
         world.step()
         world.run_until_quiet()
         pauses.append((world.now - before).total_seconds())
-        world.run()
-        world.run_until_quiet()
+        world.run().run_until_quiet()
     assert pauses == [0, 10, 20, 40, 80]
     assert (world.status.restarts.failure, world.status.restarts.disruption) == (0, 5)
 

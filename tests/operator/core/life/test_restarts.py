@@ -10,9 +10,7 @@ from tfparallel_trainer.contract import exits
 
 
 def test_a_lost_peer_restarts_the_gang_after_all_old_pods_ended() -> None:
-    world = builders.a_world(trainer=True, chief=1, worker=1)
-    world.run()
-    world.run_until_quiet()
+    world = builders.running(trainer=True, chief=1, worker=1)
     world.exit("job-worker-0", 137)
     world.step()
     assert world.status.attempt == 2
@@ -23,8 +21,7 @@ def test_a_lost_peer_restarts_the_gang_after_all_old_pods_ended() -> None:
     world.run_until_quiet()
     assert {pod.attempt for pod in world.pods.values()} == {2}
     assert builders.state_of(world) is names.State.RESTARTING
-    world.run()
-    world.run_until_quiet()
+    world.run().run_until_quiet()
     assert builders.state_of(world) is names.State.RUNNING
     assert world.status.restarts.failure == 1
     warned = [event for event in world.events if event.type is decision.EventType.WARNING]
@@ -37,8 +34,7 @@ def test_a_split_model_restarts_as_a_whole(lost: str, how: str) -> None:
     job = builders.a_split_job({"data": 2, "stage": -1}, chief=1, worker=3)
     world = builders.World(job)
     world.run_until_quiet()
-    world.run()
-    world.run_until_quiet()
+    world.run().run_until_quiet()
     placement = job_status.PlacementStatus(mesh=job_status.MeshStatus(data=2, stage=2))
     reported = world.status.model_copy(update={"placement": placement})
     world.job = world.job.model_copy(update={"status": reported})
@@ -55,11 +51,9 @@ def test_a_split_model_restarts_as_a_whole(lost: str, how: str) -> None:
     counted = world.status.restarts
     assert (counted.failure, counted.disruption) == ((1, 0) if how == "killed" else (0, 1))
     assert world.status.placement == placement, "a decision leaves it to the next report"
-    world.run()
-    world.run_until_quiet()
+    world.run().run_until_quiet()
     assert builders.state_of(world) is names.State.RUNNING
-    world.exit("job-chief-0", 0)
-    world.run_until_quiet()
+    world.exit("job-chief-0", 0).run_until_quiet()
     assert builders.state_of(world) is names.State.SUCCEEDED
 
 
@@ -73,12 +67,9 @@ def test_a_split_model_restarts_as_a_whole(lost: str, how: str) -> None:
     ],
 )
 def test_with_parameter_servers_only_what_has_to_is_restarted(lost: str, again: set[str]) -> None:
-    world = builders.a_world(chief=1, worker=2, ps=1, evaluator=1)
-    world.run()
-    world.run_until_quiet()
+    world = builders.running(chief=1, worker=2, ps=1, evaluator=1)
     before = {name: pod.uid for name, pod in world.pods.items()}
-    world.exit(lost, 1)
-    world.run_until_quiet()
+    world.exit(lost, 1).run_until_quiet()
     assert {name for name, pod in world.pods.items() if pod.uid != before[name]} == again
     assert world.status.attempt == 1
     assert world.status.restarts.failure == (0 if "evaluator" in lost else 1)
@@ -87,38 +78,29 @@ def test_with_parameter_servers_only_what_has_to_is_restarted(lost: str, again: 
 def test_each_run_of_a_replica_alone_is_a_new_attempt() -> None:
     world = builders.a_world(chief=1, worker=2, ps=1)
     for count in (1, 2, 3):
-        world.run()
-        world.run_until_quiet()
-        world.exit("job-worker-1", 137)
-        world.run_until_quiet()
+        world.run().run_until_quiet()
+        world.exit("job-worker-1", 137).run_until_quiet()
         assert world.status.replica_attempts == {"worker-1": count}
         assert world.pods["job-worker-1"].replica_attempt == count
 
 
 def test_the_added_chief_leads_like_one_in_the_manifest() -> None:
-    world = builders.a_world(trainer=True, worker=2, ps=1)
-    world.run()
-    world.run_until_quiet()
+    world = builders.running(trainer=True, worker=2, ps=1)
     assert builders.state_of(world) is names.State.RUNNING
     assert world.status.replicas["Chief"].desired == 1
     assert world.status.ready == "4/4"
-    world.exit("job-chief-0", exits.Exit.PEER_LOST)
-    world.run_until_quiet()
+    world.exit("job-chief-0", exits.Exit.PEER_LOST).run_until_quiet()
     before = {name: pod.uid for name, pod in world.pods.items()}
-    world.exit("job-ps-0", 137)
-    world.run_until_quiet()
+    world.exit("job-ps-0", 137).run_until_quiet()
     again = {name for name, pod in world.pods.items() if pod.uid != before[name]}
     assert again == {"job-chief-0", "job-ps-0"}
     world.run()
-    world.exit("job-chief-0", 0)
-    world.run_until_quiet()
+    world.exit("job-chief-0", 0).run_until_quiet()
     assert builders.state_of(world) is names.State.SUCCEEDED
 
 
 def test_replicas_lost_at_the_same_time_run_again_in_separate_attempts() -> None:
-    world = builders.a_world(chief=1, worker=2, ps=1, evaluator=1)
-    world.run()
-    world.run_until_quiet()
+    world = builders.running(chief=1, worker=2, ps=1, evaluator=1)
     del world.pods["job-chief-0"]
     world.update("job-evaluator-0", phase=observation.Phase.FAILED, disrupted=True)
     world.run_until_quiet()
@@ -127,9 +109,7 @@ def test_replicas_lost_at_the_same_time_run_again_in_separate_attempts() -> None
 
 
 def test_the_loss_of_an_evaluator_does_not_hide_that_of_a_gang() -> None:
-    world = builders.a_world(chief=1, worker=1, evaluator=1)
-    world.run()
-    world.run_until_quiet()
+    world = builders.running(chief=1, worker=1, evaluator=1)
     del world.pods["job-chief-0"]
     world.update("job-evaluator-0", phase=observation.Phase.FAILED, disrupted=True)
     world.run_until_quiet()
@@ -146,8 +126,7 @@ def test_a_vanished_evaluator_waits_while_another_loss_settles() -> None:
     world.step()
     world.step()
     assert world.created == before
-    world.advance(20)
-    world.run_until_quiet()
+    world.advance(20).run_until_quiet()
     attempts = [attempt for name, attempt, _ in world.created if name == "job-evaluator-0"]
     assert attempts == [1, 2]
 

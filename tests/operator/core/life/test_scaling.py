@@ -21,16 +21,14 @@ def a_world(workers: int = 2, spec: dict[str, Any] | None = None, **roles: int) 
 def running(workers: int = 2, **more: Any) -> builders.World:
     world = a_world(workers, **more)
     world.run_until_quiet()
-    world.run()
-    world.run_until_quiet()
+    world.run().run_until_quiet()
     return world
 
 
 def test_a_gang_is_scaled_by_a_new_attempt_after_the_cool_down() -> None:
     world = running(chief=1)
     assert (world.status.workers, len(world.pods)) == (2, 3)
-    world.scale(3)
-    world.run_until_quiet()
+    world.scale(3).run_until_quiet()
     assert world.status.attempt == 1, "training has run for no minute yet"
     wake_at = world.decide().wake_at
     assert wake_at is not None
@@ -51,8 +49,7 @@ def test_a_gang_is_scaled_by_a_new_attempt_after_the_cool_down() -> None:
 def test_a_gang_shrinks_likewise() -> None:
     world = running(workers=4)
     world.scale(1)
-    world.advance(60)
-    world.run_until_quiet()
+    world.advance(60).run_until_quiet()
     assert set(world.pods) == {"job-worker-0"}
     assert (world.status.attempt, world.status.workers) == (2, 1)
     assert world.status.strategy == "MultiWorkerMirrored"
@@ -62,8 +59,7 @@ def test_with_servers_the_chief_alone_runs_again() -> None:
     world = running(chief=1, ps=1)
     before = {name: pod.uid for name, pod in world.pods.items()}
     world.scale(4)
-    world.advance(60)
-    world.run_until_quiet()
+    world.advance(60).run_until_quiet()
     after = {name: pod.uid for name, pod in world.pods.items()}
     assert world.status.attempt == 1
     assert {name for name in before if before[name] != after[name]} == {"job-chief-0"}
@@ -76,10 +72,8 @@ def test_a_worker_that_went_and_comes_back_is_never_the_same_pod() -> None:
     world = running(workers=3, chief=1, ps=1)
     for workers in (1, 3, 2, 3):
         world.scale(workers)
-        world.advance(60)
-        world.run_until_quiet()
-        world.run()
-        world.run_until_quiet()
+        world.advance(60).run_until_quiet()
+        world.run().run_until_quiet()
         names_of_workers = [name for name in world.pods if "worker" in name]
         assert len(names_of_workers) == workers
         assert world.status.state is names.State.RUNNING
@@ -89,18 +83,15 @@ def test_a_worker_that_went_and_comes_back_is_never_the_same_pod() -> None:
 def test_nobody_waits_for_a_cool_down_while_pods_wait() -> None:
     world = a_world(workers=8)
     world.run_until_quiet()
-    world.run("job-worker-0")
-    world.run_until_quiet()
-    world.scale(1)
-    world.run_until_quiet()
+    world.run("job-worker-0").run_until_quiet()
+    world.scale(1).run_until_quiet()
     assert (world.status.attempt, set(world.pods)) == (2, {"job-worker-0"})
 
 
 def test_an_attempt_that_has_no_pod_yet_begins_with_the_new_number() -> None:
     world = a_world()
     world.step(writes=1)
-    world.scale(3)
-    world.run_until_quiet()
+    world.scale(3).run_until_quiet()
     assert (world.status.attempt, world.status.workers, len(world.pods)) == (1, 3, 3)
 
 
@@ -117,23 +108,18 @@ def test_a_number_that_changes_while_pods_are_created_waits_for_the_next_attempt
 
 def test_a_suspended_job_is_resumed_with_the_new_number() -> None:
     world = running()
-    world.edit(suspend=True)
-    world.run_until_quiet()
-    world.scale(5)
-    world.run_until_quiet()
+    world.edit(suspend=True).run_until_quiet()
+    world.scale(5).run_until_quiet()
     assert world.pods == {}
-    world.edit(suspend=False)
-    world.run_until_quiet()
+    world.edit(suspend=False).run_until_quiet()
     assert len(world.pods) == 5
 
 
 def test_a_job_that_has_ended_is_not_scaled() -> None:
     world = running(chief=1)
-    world.exit("job-chief-0", 0)
-    world.run_until_quiet()
+    world.exit("job-chief-0", 0).run_until_quiet()
     world.scale(5)
-    world.advance(3600)
-    world.run_until_quiet()
+    world.advance(3600).run_until_quiet()
     assert set(world.pods) == {"job-chief-0"}
     assert world.status.workers == 2
 
@@ -193,8 +179,7 @@ def test_a_mesh_with_a_rest_takes_the_devices_that_there_are() -> None:
     world.run_until_quiet()
     world.run()
     world.scale(4)
-    world.advance(60)
-    world.run_until_quiet()
+    world.advance(60).run_until_quiet()
     assert (world.status.attempt, len(world.pods)) == (2, 4)
 
 

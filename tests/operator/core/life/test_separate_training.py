@@ -18,9 +18,7 @@ def report(world: builders.World, sent: progress.Report) -> None:
 
 
 def test_a_report_becomes_a_condition_that_outlives_the_job_and_not_the_attempt() -> None:
-    world = builders.a_world(worker=2)
-    world.run()
-    world.run_until_quiet()
+    world = builders.running(worker=2)
     world.advance(5)
     report(world, progress.Report(step=0, separate_training=SEEN))
     assert world.status.progress is None
@@ -35,8 +33,7 @@ def test_a_report_becomes_a_condition_that_outlives_the_job_and_not_the_attempt(
     assert world.decide().events == ()
     assert conditions.is_true(world.status, names.ConditionType.SEPARATE_TRAINING)
     assert world.status.state == "Running"
-    world.exit("job-worker-1", 137)
-    world.run_until_quiet()
+    world.exit("job-worker-1", 137).run_until_quiet()
     assert world.status.attempt == 2
     assert conditions.find(world.status, names.ConditionType.SEPARATE_TRAINING) is None
     world.run()
@@ -44,8 +41,7 @@ def test_a_report_becomes_a_condition_that_outlives_the_job_and_not_the_attempt(
     report(world, progress.Report(step=0, separate_training=SEEN))
     world.run_until_quiet()
     world.exit("job-worker-0", 0)
-    world.exit("job-worker-1", 0)
-    world.run_until_quiet()
+    world.exit("job-worker-1", 0).run_until_quiet()
     assert world.status.state == "Succeeded"
     assert conditions.is_true(world.status, names.ConditionType.SEPARATE_TRAINING)
 

@@ -7,15 +7,11 @@ from testing.operator import builders
 from tfparallel_operator.api import job_status, names
 from tfparallel_operator.core import installation
 from tfparallel_operator.core.life import slowness
-from tfparallel_operator.core.status import conditions
 from tfparallel_trainer.contract import progress
 
 
 def running(**job: Any) -> builders.World:
-    world = builders.a_world(**{"trainer": True, "worker": 1, **job})
-    world.run()
-    world.run_until_quiet()
-    return world
+    return builders.running(**{"trainer": True, "worker": 1, **job})
 
 
 def report(world: builders.World, step: int = 3, **more: Any) -> None:
@@ -27,8 +23,7 @@ def report(world: builders.World, step: int = 3, **more: Any) -> None:
 
 
 def message(world: builders.World) -> str:
-    condition = conditions.find(world.status, names.ConditionType.RUNNING)
-    assert condition is not None
+    condition = world.condition(names.ConditionType.RUNNING)
     return condition.message
 
 
@@ -36,11 +31,9 @@ def test_no_step_after_a_minute_is_slow_until_one_ends() -> None:
     world = running()
     began = world.now
     assert world.decide().wake_at == began + slowness.SILENCE
-    world.advance(59)
-    world.run_until_quiet()
+    world.advance(59).run_until_quiet()
     assert "slow" not in message(world)
-    world.advance(1)
-    world.run_until_quiet()
+    world.advance(1).run_until_quiet()
     assert "training is slow: no step has ended yet. See what the coordinator" in message(world)
     assert world.decide().wake_at is None
     report(world)
@@ -54,8 +47,7 @@ def test_each_report_moves_the_silence() -> None:
         report(world, step)
         assert "slow" not in message(world)
         assert world.decide().wake_at == world.now + slowness.SILENCE
-    world.advance(60)
-    world.run_until_quiet()
+    world.advance(60).run_until_quiet()
     assert "training is slow: it has reported nothing since step 4. See whether" in message(world)
 
 
@@ -95,8 +87,7 @@ def test_words_that_are_no_numbers_slow_nothing() -> None:
 def test_a_script_need_not_report() -> None:
     world = running(trainer=False)
     assert world.decide().wake_at is None
-    world.advance(3600)
-    world.run_until_quiet()
+    world.advance(3600).run_until_quiet()
     assert message(world) == "1/1 replicas run or have completed"
 
 
@@ -113,8 +104,6 @@ def test_a_report_of_an_earlier_attempt_says_nothing_of_this_one() -> None:
     world = running()
     world.advance(5)
     report(world, input_wait="0.35")
-    world.exit("job-worker-0", 1)
-    world.run_until_quiet()
-    world.run()
-    world.run_until_quiet()
+    world.exit("job-worker-0", 1).run_until_quiet()
+    world.run().run_until_quiet()
     assert message(world) == "1/1 replicas run or have completed"

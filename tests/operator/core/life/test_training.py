@@ -40,8 +40,7 @@ def test_an_operator_that_died_between_two_pods_creates_the_others(writes: int) 
 
 def test_pods_of_a_spec_that_was_edited_before_the_status_make_way() -> None:
     world = started()
-    world.edit(backoff_limit=1)
-    world.run_until_quiet()
+    world.edit(backoff_limit=1).run_until_quiet()
     assert world.status.attempt == 2
     assert {pod.attempt for pod in world.pods.values()} == {2}
     assert len(set(world.created)) == len(world.created)
@@ -80,8 +79,7 @@ def test_pods_whose_spec_is_neither_valid_nor_on_record_are_deleted() -> None:
 
 def test_a_job_that_is_suspended_before_the_status_gives_its_pods_back() -> None:
     world = started()
-    world.edit(suspend=True)
-    world.run_until_quiet()
+    world.edit(suspend=True).run_until_quiet()
     assert not world.pods
     assert world.status.state is names.State.SUSPENDED
 
@@ -90,8 +88,7 @@ def test_what_began_before_the_status_counts_as_an_attempt() -> None:
     """Else a pod on a dead node and the one after it would be one to what fences checkpoints."""
     world = started()
     for suspend in (True, False):
-        world.edit(suspend=suspend)
-        world.run_until_quiet()
+        world.edit(suspend=suspend).run_until_quiet()
     assert (world.status.attempt, world.status.restarts.disruption) == (2, 0)
     assert len(set(world.created)) == len(world.created) == 2 * len(ALL_PODS)
 

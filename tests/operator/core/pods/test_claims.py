@@ -73,13 +73,11 @@ def test_a_claim_is_created_before_the_pods_of_each_attempt() -> None:
         assert created.index("PersistentVolumeClaim") < created.index("Pod")
         world.manifests.clear()
         world.run()
-        world.exit("job-worker-0", 1)
-        world.run_until_quiet()
+        world.exit("job-worker-0", 1).run_until_quiet()
 
 
 def test_a_job_that_runs_asks_for_nothing() -> None:
     world = builders.World(builders.a_job(trainer=True, spec=spec(), worker=1))
     world.run_until_quiet()
-    world.run()
-    world.run_until_quiet()
+    world.run().run_until_quiet()
     assert world.decide().creations == ()

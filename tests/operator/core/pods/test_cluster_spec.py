@@ -11,7 +11,6 @@ from tfparallel.job_source import key_maps
 from tfparallel_operator.api import job_status, load, names, pods, types
 from tfparallel_operator.core import installation, layout, observation, replicas
 from tfparallel_operator.core.pods import cluster_spec, config, pod_builder
-from tfparallel_operator.core.status import conditions
 
 ALLOWED = {"chief", "worker", "ps", "evaluator"}
 
@@ -211,8 +210,7 @@ def test_a_cluster_that_no_variable_can_hold_is_refused_with_a_remedy() -> None:
     world = builders.World(builders.a_job(worker=5000))
     world.run_until_quiet()
     assert world.pods == {}
-    condition = conditions.find(world.status, names.ConditionType.FAILED)
-    assert condition is not None
+    condition = world.condition(names.ConditionType.FAILED)
     assert condition.reason == names.Reason.INVALID_SPEC
     assert "train with spec.trainer, whose replicas share a file" in condition.message
     assert cluster_spec.excess(layout.build(builders.a_job(worker=2500))) == 0

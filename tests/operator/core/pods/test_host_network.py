@@ -82,8 +82,7 @@ def test_a_job_waits_for_ports_and_keeps_those_that_it_has_got() -> None:
         "ReplicasCreated",
     )
     world.host_port = 20_000
-    world.exit("job-worker-1", 1)
-    world.run_until_quiet()
+    world.exit("job-worker-1", 1).run_until_quiet()
     assert world.status.host_ports is not None
     assert (world.status.attempt, world.status.host_ports.first) == (2, 11_000)
     assert conditions.find(world.status, names.ConditionType.FAILED) is None

@@ -49,8 +49,7 @@ def test_one_event_says_which_fields_count_for_nothing() -> None:
     world = builders.World(parse(POD))
     world.run_until_quiet()
     world.run()
-    world.exit("job-worker-0", 1)
-    world.run_until_quiet()
+    world.exit("job-worker-0", 1).run_until_quiet()
     [event] = [
         event for event in world.events if event.reason == names.Reason.RESTART_POLICY_IGNORED
     ]

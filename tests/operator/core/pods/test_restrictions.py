@@ -352,14 +352,12 @@ def test_a_restricted_job_gets_nothing_and_says_why_once() -> None:
 def test_a_running_job_goes_on_and_gets_no_new_pods() -> None:
     world = RestrictedWorld(builders.a_job(chief=1, worker=1))
     world.run_until_quiet()
-    world.run("job-chief-0", "job-worker-0")
-    world.run_until_quiet()
+    world.run("job-chief-0", "job-worker-0").run_until_quiet()
     world.restriction = "spec.x is forbidden"
     world.run_until_quiet()
     assert world.status.state is names.State.RUNNING
     assert len(world.pods) == 2
-    world.exit("job-worker-0", 1)
-    world.run_until_quiet()
+    world.exit("job-worker-0", 1).run_until_quiet()
     assert not world.pods
     assert world.status.attempt == 2
     [refused] = [c for c in world.status.conditions if c.type == "CreationRefused"]

@@ -111,8 +111,7 @@ def test_what_a_scheduler_cannot_do_fails_the_job_with_the_remedy_until_it_is_co
     assert builders.truth(world, names.ConditionType.FAILED) == ("True", "InvalidSpec")
     assert sentence in world.events[-1].message
     assert not world.pods
-    world.edit(scheduling_policy=None)
-    world.run_until_quiet()
+    world.edit(scheduling_policy=None).run_until_quiet()
     assert builders.state_of(world) is names.State.PENDING
     assert len(world.pods) == 3
 
@@ -140,8 +139,7 @@ def test_a_new_attempt_keeps_its_place_in_the_queue() -> None:
     world = gangs.a_gang(worker=3)
     before = gangs.only_group(world)
     world.run()
-    world.exit("job-worker-1", 1)
-    world.run_until_quiet()
+    world.exit("job-worker-1", 1).run_until_quiet()
     assert world.status.attempt == 2
     assert gangs.only_group(world) == before
 
@@ -149,12 +147,10 @@ def test_a_new_attempt_keeps_its_place_in_the_queue() -> None:
 def test_those_who_have_completed_are_not_waited_for() -> None:
     world = gangs.a_gang(chief=1, worker=3, ps=1)
     world.run()
-    world.exit("job-worker-0", 0)
-    world.run_until_quiet()
+    world.exit("job-worker-0", 0).run_until_quiet()
     assert gangs.only_group(world).spec == {"minMember": 4}
     del world.pods["job-worker-0"]
-    world.exit("job-worker-1", 1)
-    world.run_until_quiet()
+    world.exit("job-worker-1", 1).run_until_quiet()
     assert world.pods["job-worker-1"].replica_attempt == 1
     assert len(world.pods) == gangs.only_group(world).spec["minMember"]
 
@@ -163,18 +159,15 @@ def test_the_group_follows_the_workers_that_come_and_go() -> None:
     world = gangs.a_gang(worker=2, elastic=True)
     world.run()
     world.advance(100)
-    world.scale(3)
-    world.run_until_quiet()
+    world.scale(3).run_until_quiet()
     assert gangs.only_group(world).spec == {"minMember": 3}
 
 
 def test_a_job_that_does_not_train_holds_no_group() -> None:
     world = gangs.a_gang(worker=2)
-    world.edit(suspend=True)
-    world.run_until_quiet()
+    world.edit(suspend=True).run_until_quiet()
     assert not world.groups
-    world.edit(suspend=False)
-    world.run_until_quiet()
+    world.edit(suspend=False).run_until_quiet()
     assert gangs.only_group(world).spec == {"minMember": 2}
     world.run()
     for name in list(world.pods):
@@ -187,8 +180,7 @@ def test_a_job_that_does_not_train_holds_no_group() -> None:
 def test_a_job_that_changes_its_scheduler_leaves_no_group_behind() -> None:
     world = gangs.a_gang(COSCHEDULING, worker=2)
     scheduling = types.Scheduling(gang=VOLCANO)
-    world.edit_spec(scheduling=scheduling)
-    world.run_until_quiet()
+    world.edit_spec(scheduling=scheduling).run_until_quiet()
     assert gangs.only_group(world).api_version == "scheduling.volcano.sh/v1beta1"
 
 

@@ -30,8 +30,7 @@ def test_each_attempt_has_another_group_of_kubernetes_for_they_cannot_change() -
     assert pod["spec"]["schedulingGroup"] == {"podGroupName": "job-1"}
     assert "schedulerName" not in pod["spec"]
     world.run()
-    world.exit("job-worker-1", 1)
-    world.run_until_quiet()
+    world.exit("job-worker-1", 1).run_until_quiet()
     assert gangs.only_group(world).name == "job-2"
 
 
@@ -119,8 +118,7 @@ def test_a_group_with_pods_stays_until_the_next_attempt() -> None:
     world.run_until_quiet()
     assert "priorityClassName" not in gangs.only_group(world).spec
     world.run()
-    world.exit("job-worker-1", 1)
-    world.run_until_quiet()
+    world.exit("job-worker-1", 1).run_until_quiet()
     assert gangs.only_group(world).spec["priorityClassName"] == "urgent"
 
 

@@ -8,8 +8,7 @@ from tfparallel_operator.core import decision
 def test_suspended_by_its_user_it_leaves_the_queue_and_resumed_it_queues_again() -> None:
     world = queues.queued_world()
     queues.admit(world)
-    world.run()
-    world.run_until_quiet()
+    world.run().run_until_quiet()
     world.edit(suspend=True)
     world.step()
     assert world.workload is not None, "its pods still use the quota"
@@ -18,8 +17,7 @@ def test_suspended_by_its_user_it_leaves_the_queue_and_resumed_it_queues_again()
     assert world.workload is None
     assert builders.truth(world, queues.ADMITTED) == ("False", "JobSuspended")
     assert world.status.restarts.disruption == 0
-    world.edit(suspend=False)
-    world.run_until_quiet()
+    world.edit(suspend=False).run_until_quiet()
     assert builders.truth(world, names.ConditionType.SUSPENDED) == ("False", "JobResumed")
     assert builders.truth(world, queues.ADMITTED) == ("False", "JobQueued")
     queues.admit(world)
@@ -35,8 +33,7 @@ def test_a_job_that_is_suspended_from_the_start_is_in_no_queue() -> None:
 def test_a_workload_that_somebody_deletes_takes_the_pods_with_it() -> None:
     world = queues.queued_world()
     queues.admit(world)
-    world.run()
-    world.run_until_quiet()
+    world.run().run_until_quiet()
     world.workload = None
     world.run_until_quiet()
     assert not world.pods
@@ -48,15 +45,13 @@ def test_a_workload_that_somebody_deletes_takes_the_pods_with_it() -> None:
 def scaled(world: builders.World, workers: int) -> None:
     """Have a person scale the workers, and the operator answer."""
     world.scale(workers)
-    world.advance(120)
-    world.run_until_quiet()
+    world.advance(120).run_until_quiet()
 
 
 def test_scaled_it_queues_again_with_its_new_size_and_no_disruption() -> None:
     world = queues.queued_world(elastic=True, chief=1, worker=2)
     queues.admit(world)
-    world.run()
-    world.run_until_quiet()
+    world.run().run_until_quiet()
     scaled(world, 3)
     assert not world.pods
     assert queues.workload_of(world).counts == {"chief": 1, "worker": 3}

@@ -11,8 +11,7 @@ from tfparallel_operator.api import names
 def test_preempted_it_ends_its_pods_then_gives_the_quota_back_and_waits() -> None:
     world = queues.queued_world()
     queues.admit(world)
-    world.run()
-    world.run_until_quiet()
+    world.run().run_until_quiet()
     the_message = "to make place for another"
     kueue_workload = queues.workload_of(world)
     evicted = {
@@ -49,8 +48,7 @@ def test_admitted_again_it_begins_a_new_attempt() -> None:
     queues.admit(world)
     world.run()
     queues.evict(world)
-    world.advance(1000)
-    world.run_until_quiet()
+    world.advance(1000).run_until_quiet()
     assert builders.truth(world, names.ConditionType.FAILED) is None, "waiting is not running"
     queues.admit(world)
     assert world.status.attempt == 2
@@ -88,10 +86,8 @@ def test_a_workload_that_somebody_stops_has_no_pods_and_goes_on_when_it_is_let()
 def test_restarts_keep_the_admission() -> None:
     world = queues.queued_world()
     queues.admit(world)
-    world.run()
-    world.run_until_quiet()
-    world.exit("job-worker-0", 1)
-    world.run_until_quiet()
+    world.run().run_until_quiet()
+    world.exit("job-worker-0", 1).run_until_quiet()
     assert world.status.attempt == 2
     assert len(world.pods) == 3
     assert queues.conditions_of(world)["QuotaReserved"][0] == "True"
@@ -103,14 +99,11 @@ def test_kueue_learns_of_starts_losses_and_recoveries() -> None:
     world = queues.queued_world()
     queues.admit(world)
     assert queues.conditions_of(world)["PodsReady"] == ("False", "WaitForStart")
-    world.run()
-    world.run_until_quiet()
+    world.run().run_until_quiet()
     assert queues.conditions_of(world)["PodsReady"] == ("True", "Started")
-    world.exit("job-worker-0", 1)
-    world.run_until_quiet()
+    world.exit("job-worker-0", 1).run_until_quiet()
     assert queues.conditions_of(world)["PodsReady"] == ("False", "WaitForRecovery")
-    world.run()
-    world.run_until_quiet()
+    world.run().run_until_quiet()
     assert queues.conditions_of(world)["PodsReady"] == ("True", "Recovered")
 
 
@@ -120,19 +113,15 @@ def test_at_the_end_the_quota_is_free_when_the_last_pod_has_ended(code: int, rea
         run_policy={"backoffLimit": 0, "cleanPodPolicy": "None"}, chief=1, worker=1
     )
     queues.admit(world)
-    world.run()
-    world.run_until_quiet()
+    world.run().run_until_quiet()
     world.exit("job-chief-0", code)
-    world.advance(60)
-    world.run_until_quiet()
+    world.advance(60).run_until_quiet()
     assert builders.state_of(world) == reason
     assert "Finished" not in queues.conditions_of(world), "a worker still has its devices"
     world.update("job-worker-0", lingers=True)
-    world.exit("job-worker-0", 0)
-    world.run_until_quiet()
+    world.exit("job-worker-0", 0).run_until_quiet()
     assert "Finished" not in queues.conditions_of(world), "its sidecar still has them"
-    world.update("job-worker-0", lingers=False)
-    world.run_until_quiet()
+    world.update("job-worker-0", lingers=False).run_until_quiet()
     assert queues.conditions_of(world)["Finished"] == ("True", reason)
     assert builders.truth(world, queues.ADMITTED) == ("False", "JobFinished")
     writes = world.writes
@@ -143,8 +132,7 @@ def test_at_the_end_the_quota_is_free_when_the_last_pod_has_ended(code: int, rea
 def test_success_that_comes_with_an_eviction_is_success() -> None:
     world = queues.queued_world()
     queues.admit(world)
-    world.run()
-    world.run_until_quiet()
+    world.run().run_until_quiet()
     world.exit("job-chief-0", 0)
     queues.evict(world)
     assert builders.state_of(world) is names.State.SUCCEEDED

@@ -66,9 +66,7 @@ async def _metrics(operator: operator_process.OperatorProcess) -> dict[str, floa
 def _environment(namespace: Namespace, number: int, seconds: int, **more: str) -> dict[str, str]:
     """The environment of one of two operators."""
     return {
-        "KUBECONFIG": str(namespace.cluster.kubeconfig),
-        "TFPARALLEL_WATCH_NAMESPACES": namespace.name,
-        "POD_NAMESPACE": namespace.name,
+        **namespace.variables,
         "POD_NAME": f"operator-{number}",
         "TFPARALLEL_LEASE": LEASE,
         "TFPARALLEL_LEASE_SECONDS": str(seconds),
@@ -117,9 +115,7 @@ async def test_one_acts_both_are_ready_and_take_progress_and_who_ends_is_followe
             for operator in (first, second):
                 await operator.until_ready()
             await namespace.create_job()
-            await namespace.until_pods(*ALL)
-            await namespace.run_all()
-            await namespace.until_state("Running")
+            await namespace.run_pods(*ALL)
             acting, standing = [await _metrics(operator) for operator in (first, second)]
             assert (acting["tfparallel_leader"], standing["tfparallel_leader"]) == (1, 0)
             assert acting["tfparallel_jobs_started_total"] == 1
@@ -132,9 +128,7 @@ async def test_one_acts_both_are_ready_and_take_progress_and_who_ends_is_followe
             await _until_held(namespace, "operator-1")
             assert await first.process.wait() == 0
             await namespace.end("digits-worker-0", 1)
-            await namespace.until_pods(*ALL, attempt=2)
-            await namespace.run_all()
-            await namespace.until_state("Running")
+            await namespace.run_pods(*ALL, attempt=2)
             await namespace.end("digits-chief-0", 0)
             status = await namespace.until_state("Succeeded")
     assert status["restarts"] == {"failure": 1, "disruption": 0}
@@ -175,9 +169,7 @@ async def test_an_operator_that_was_paused_past_its_lease_writes_nothing_when_it
         await first.until_ready()
         await _until_held(namespace, "operator-0")
         await namespace.create_job()
-        await namespace.until_pods(*ALL)
-        await namespace.run_all()
-        await namespace.until_state("Running")
+        await namespace.run_pods(*ALL)
         async with operator_process.running(
             _environment(namespace, 1, STANDING_BY_SECONDS), tmp_path / "1.log"
         ) as second:
@@ -185,9 +177,7 @@ async def test_an_operator_that_was_paused_past_its_lease_writes_nothing_when_it
             first.process.send_signal(signal.SIGSTOP)
             await _until_held(namespace, "operator-1")
             await namespace.end("digits-worker-0", 1)
-            await namespace.until_pods(*ALL, attempt=2)
-            await namespace.run_all()
-            await namespace.until_state("Running")
+            await namespace.run_pods(*ALL, attempt=2)
             second.process.send_signal(signal.SIGSTOP)  # So that all writes are of the first.
             before = await _versions(namespace)
             first.process.send_signal(signal.SIGCONT)
@@ -247,9 +237,7 @@ async def test_a_leader_that_is_killed_while_it_starts_a_job_is_followed_by_the_
             first.process.kill()
             await _end_lease(namespace)
             await _until_held(namespace, "operator-1")
-            await namespace.until_pods(*pod_names)
-            await namespace.run_all()
-            await namespace.until_state("Running")
+            await namespace.run_pods(*pod_names)
             await namespace.end("digits-chief-0", 0)
             status = await namespace.until_state("Succeeded")
     assert status["attempt"] == 1
@@ -283,9 +271,7 @@ async def test_a_new_leader_does_not_trust_its_watches(
         await _until_held(namespace, "operator-0")
         async with _second(namespace, monkeypatch, _deafen) as counted:
             await namespace.create_job()
-            await namespace.until_pods(*ALL)
-            await namespace.run_all()
-            await namespace.until_state("Running")
+            await namespace.run_pods(*ALL)
             uids = {pod["metadata"]["uid"] for pod in (await namespace.pods()).values()}
             first.process.kill()
             await _end_lease(namespace)
@@ -306,9 +292,7 @@ async def test_an_api_server_that_is_killed_and_comes_back_is_survived(
     async with namespace.operator(lease=LEASE, instance="operator-0", lease_seconds=LONG_SECONDS):
         await _until_held(namespace, "operator-0")
         await namespace.create_job()
-        await namespace.until_pods(*ALL)
-        await namespace.run_all()
-        await namespace.until_state("Running")
+        await namespace.run_pods(*ALL)
         uids = {name: pod["metadata"]["uid"] for name, pod in (await namespace.pods()).items()}
         await asyncio.to_thread(outage.restart, namespace.cluster)
         # Gone before the operator watches again, or soon after: it must notice in both cases.
@@ -316,9 +300,7 @@ async def test_an_api_server_that_is_killed_and_comes_back_is_survived(
         lost = "digits-worker-1"
         async with namespace.creations() as created:
             await namespace.api.delete(resources.PODS, namespace.name, lost, uids[lost], force=True)
-            await namespace.until_pods(*ALL, attempt=2)
-            await namespace.run_all()
-            await namespace.until_state("Running")
+            await namespace.run_pods(*ALL, attempt=2)
             await namespace.end("digits-chief-0", 0)
             status = await namespace.until_state("Succeeded")
     assert status["restarts"] == {"failure": 0, "disruption": 1}

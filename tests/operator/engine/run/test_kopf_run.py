@@ -19,26 +19,16 @@ COMMAND = ("-m", "kopf", "run", "-m", "tfparallel_operator.engine.handlers")
 LEASE = "operator"
 
 
-def _variables(namespace: Namespace) -> dict[str, str]:
-    return {
-        "KUBECONFIG": str(namespace.cluster.kubeconfig),
-        "TFPARALLEL_WATCH_NAMESPACES": namespace.name,
-        "POD_NAMESPACE": namespace.name,
-    }
-
-
 async def test_a_job_gets_its_pods_and_a_signal_ends_all(
     namespace: Namespace, tmp_path: pathlib.Path
 ) -> None:
     [port] = ports.allocate(1)
     command = (*COMMAND, "-n", namespace.name, "--liveness", f"http://127.0.0.1:{port}/")
     log = tmp_path / "log"
-    async with operator_process.running(_variables(namespace), log, command) as operator:
+    async with operator_process.running(namespace.variables, log, command) as operator:
         await operator.until_ready()
         await namespace.create_job()
-        await namespace.until_pods("digits-chief-0", "digits-worker-0", "digits-worker-1")
-        await namespace.run_all()
-        await namespace.until_state("Running")
+        await namespace.run_pods("digits-chief-0", "digits-worker-0", "digits-worker-1")
         assert await operator_process.probe(port, "/") == (200, '{"problem": ""}')
         operator.process.send_signal(signal.SIGTERM)
         async with asyncio.timeout(waiting.LIMIT_SECONDS):
@@ -53,7 +43,7 @@ async def test_several_namespaces_are_followed_and_no_others(
         namespaces.open_in(namespace.cluster) as third,
     ):
         followed = (namespace.name, second.name)
-        variables = {**_variables(namespace), "TFPARALLEL_WATCH_NAMESPACES": ",".join(followed)}
+        variables = {**namespace.variables, "TFPARALLEL_WATCH_NAMESPACES": ",".join(followed)}
         command = (*COMMAND, "-n", followed[0], "-n", followed[1])
         await third.create_job()
         async with operator_process.running(variables, tmp_path / "log", command) as operator:
@@ -67,7 +57,7 @@ async def test_several_namespaces_are_followed_and_no_others(
 async def test_a_part_that_fails_ends_kopf_with_it(
     namespace: Namespace, tmp_path: pathlib.Path
 ) -> None:
-    variables = {**_variables(namespace), "TFPARALLEL_LEASE": LEASE, "POD_NAME": "operator-0"}
+    variables = {**namespace.variables, "TFPARALLEL_LEASE": LEASE, "POD_NAME": "operator-0"}
     path = resources.LEASES.path(namespace.name, LEASE)
     command = (*COMMAND, "-n", namespace.name)
     async with operator_process.running(variables, tmp_path / "log", command) as operator:

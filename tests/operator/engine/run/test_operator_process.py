@@ -24,29 +24,19 @@ END_SECONDS = 30
 """The grace that the Deployment gives; it takes one or two on a quiet machine."""
 
 
-def _arguments(namespace: Namespace) -> dict[str, str]:
-    return {
-        "KUBECONFIG": str(namespace.cluster.kubeconfig),
-        "TFPARALLEL_WATCH_NAMESPACES": namespace.name,
-        "POD_NAMESPACE": namespace.name,
-    }
-
-
 async def test_a_killed_operator_is_replaced_and_the_job_ends_as_if_nothing_had_happened(
     namespace: Namespace, tmp_path: pathlib.Path
 ) -> None:
     log = tmp_path / "operator.log"
-    async with operator_process.running(_arguments(namespace), log) as first:
+    async with operator_process.running(namespace.variables, log) as first:
         await first.until_ready()
         await namespace.create_job()
-        await namespace.until_pods(*ALL)
-        await namespace.run_all()
-        await namespace.until_state("Running")
+        await namespace.run_pods(*ALL)
         first.process.kill()
         await first.process.wait()
     uids = {pod["metadata"]["uid"] for pod in (await namespace.pods()).values()}
     await namespace.end("digits-worker-1", 1)
-    async with operator_process.running(_arguments(namespace), log) as second:
+    async with operator_process.running(namespace.variables, log) as second:
         await second.until_ready()
         pods = await namespace.until_pods(*ALL, attempt=2)
         assert uids.isdisjoint(pod["metadata"]["uid"] for pod in pods.values())
@@ -62,7 +52,7 @@ async def test_asked_to_end_it_ends_within_seconds_and_with_success(
     namespace: Namespace, tmp_path: pathlib.Path
 ) -> None:
     log = tmp_path / "operator.log"
-    async with operator_process.running(_arguments(namespace), log) as operator:
+    async with operator_process.running(namespace.variables, log) as operator:
         await operator.until_ready()
         assert await operator.probe("/healthz") == (200, "ok")
         await namespace.create_job()

@@ -94,22 +94,6 @@ async def test_a_quota_is_waited_for_and_reported(
         assert world.condition("CreationRefused")["status"] == "False"
 
 
-@pytest.mark.parametrize(
-    ("sentence", "reason"),
-    [
-        ("pods is forbidden: no PriorityClass with name big was found", "PriorityClassNotFound"),
-        ("pods is forbidden: violates PodSecurity", "AdmissionDenied"),
-    ],
-)
-async def test_a_refusal_for_now_has_a_distinct_reason(
-    world: MemoryCluster, refusal: faults.Refusal, sentence: str, reason: str
-) -> None:
-    refusal.error = errors.Refused(sentence, status=403)
-    async with world.running(objects.job()):
-        assert world.condition("CreationRefused")["reason"] == reason
-        assert world.status["state"] == "Pending"
-
-
 async def test_refused_pods_are_left_alone_for_longer_and_longer(
     world: MemoryCluster, refusal: faults.Refusal
 ) -> None:

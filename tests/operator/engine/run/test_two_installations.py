@@ -20,9 +20,7 @@ MOST_WRITES = 12
 
 def _environment(namespace: Namespace, number: int, port: int) -> dict[str, str]:
     return {
-        "KUBECONFIG": str(namespace.cluster.kubeconfig),
-        "TFPARALLEL_WATCH_NAMESPACES": namespace.name,
-        "POD_NAMESPACE": namespace.name,
+        **namespace.variables,
         "POD_NAME": f"operator-{number}",
         "TFPARALLEL_LEASE": f"release-{number}",
         "TFPARALLEL_LEASE_SECONDS": "600",
@@ -65,9 +63,7 @@ async def test_one_of_two_installations_acts_and_the_other_says_so(
     async with operator_process.running(first, tmp_path / "0.log") as acting:
         await acting.until_ready()
         await namespace.create_job()
-        await namespace.until_pods(*ALL)
-        await namespace.run_all()
-        await namespace.until_state("Running")
+        await namespace.run_pods(*ALL)
         if ended:
             await namespace.end("digits-chief-0", 0)
             await namespace.until_state("Succeeded")
@@ -81,9 +77,7 @@ async def test_one_of_two_installations_acts_and_the_other_says_so(
             )
             if not ended:
                 await namespace.end("digits-worker-0", 1)
-                await namespace.until_pods(*ALL, attempt=2)
-                await namespace.run_all()
-                await namespace.until_state("Running")
+                await namespace.run_pods(*ALL, attempt=2)
                 await namespace.end("digits-chief-0", 0)
                 await namespace.until_state("Succeeded")
             assert f"{namespace.name}/release-0" in other.log

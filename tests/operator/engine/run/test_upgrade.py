@@ -83,9 +83,7 @@ async def _live_under(
 ) -> None:
     """Let the earlier operator bring each job to its place in life."""
     variables = {
-        "KUBECONFIG": str(namespace.cluster.kubeconfig),
-        "TFPARALLEL_WATCH_NAMESPACES": namespace.name,
-        "POD_NAMESPACE": namespace.name,
+        **namespace.variables,
         **previous.variables,
     }
     async with operator_process.running(variables, folder / "earlier.log") as operator:

@@ -233,21 +233,12 @@ def test_the_page_lists_every_outcome() -> None:
 async def test_the_process_shows_what_happened_on_a_real_server(
     namespace: Namespace, tmp_path: pathlib.Path
 ) -> None:
-    values = {
-        "KUBECONFIG": str(namespace.cluster.kubeconfig),
-        "TFPARALLEL_WATCH_NAMESPACES": namespace.name,
-        "POD_NAMESPACE": namespace.name,
-    }
-    async with operator_process.running(values, tmp_path / "operator.log") as operator:
+    async with operator_process.running(namespace.variables, tmp_path / "operator.log") as operator:
         await operator.until_ready()
         await namespace.create_job()
-        await namespace.until_pods(*ALL)
-        await namespace.run_all()
-        await namespace.until_state("Running")
+        await namespace.run_pods(*ALL)
         await namespace.end("digits-worker-1", 1)
-        await namespace.until_pods(*ALL, attempt=2)
-        await namespace.run_all()
-        await namespace.until_state("Running")
+        await namespace.run_pods(*ALL, attempt=2)
         await namespace.end("digits-chief-0", 0)
         await namespace.until_state("Succeeded")
 

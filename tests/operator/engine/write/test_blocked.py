@@ -78,30 +78,10 @@ async def test_a_webhook_that_does_not_answer_is_said_and_tried_again(
         await namespace.until_let_through()
 
 
-async def test_deadlines_count_while_a_webhook_does_not_answer(namespace: Namespace) -> None:
-    async with dead_webhook(namespace), namespace.operator():
-        for name, policy in (
-            ("pends", "pendingDeadlineSeconds"),
-            ("runs", "activeDeadlineSeconds"),
-        ):
-            job = objects.job(name, workers=0, runPolicy={policy: 12})
-            await namespace.create_job(job)
-        await namespace.until_state("Failed", "pends")
-        failed = await namespace.condition("Failed", "pends")
-        assert failed["reason"] == "PendingDeadlineExceeded"
-        assert "failed calling webhook" in failed["message"]
-        await namespace.until_state("Failed", "runs")
-        failed = await namespace.condition("Failed", "runs")
-        assert failed["reason"] == "DeadlineExceeded"
-        assert await namespace.pods() == {}
-
-
 async def test_a_restart_says_that_a_webhook_does_not_answer(namespace: Namespace) -> None:
     async with namespace.operator():
         await namespace.create_job(objects.job(workers=0))
-        await namespace.until_pods("digits-chief-0")
-        await namespace.run_all()
-        await namespace.until_state("Running")
+        await namespace.run_pods("digits-chief-0")
         async with dead_webhook(namespace):
             namespace.kubectl("delete", "pod", "digits-chief-0", "--grace-period=0", "--force")
             refused = await namespace.until_refused("ServerUnavailable")
@@ -114,9 +94,7 @@ async def test_a_restart_says_that_a_webhook_does_not_answer(namespace: Namespac
 async def test_a_deletion_that_a_webhook_does_not_answer_is_said(namespace: Namespace) -> None:
     async with namespace.operator():
         await namespace.create_job(objects.job(workers=0))
-        await namespace.until_pods("digits-chief-0")
-        await namespace.run_all()
-        await namespace.until_state("Running")
+        await namespace.run_pods("digits-chief-0")
         async with dead_webhook(namespace, "DELETE"):
             await namespace.end("digits-chief-0", 75)
 
@@ -175,9 +153,7 @@ async def test_a_default_of_a_limit_range_is_waited_for(namespace: Namespace) ->
 async def test_a_limit_range_does_not_end_a_job_that_trains(namespace: Namespace) -> None:
     async with namespace.operator():
         await namespace.create_job(_asks("768Mi"))
-        await namespace.until_pods("digits-chief-0")
-        await namespace.run_all()
-        await namespace.until_state("Running")
+        await namespace.run_pods("digits-chief-0")
         await _limit(namespace, "512Mi")
         namespace.kubectl("delete", "pod", "digits-chief-0", "--grace-period=0", "--force")
         await namespace.until_refused("DefaultsConflict")

@@ -94,9 +94,7 @@ async def test_a_finalizer_of_others_is_named_and_nothing_is_said_to_be_forced(
 ) -> None:
     async with namespace.operator():
         await namespace.create_job(objects.job(workers=0))
-        await namespace.until_pods("digits-chief-0")
-        await namespace.run_all()
-        await namespace.until_state("Running")
+        await namespace.run_pods("digits-chief-0")
         patch = json.dumps({"metadata": {"finalizers": [FINALIZER]}})
         namespace.kubectl("patch", "pod", "digits-chief-0", "--type=merge", "-p", patch)
         await namespace.end("digits-chief-0", 75)

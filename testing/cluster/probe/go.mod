@@ -1,3 +1,0 @@
-module tfparallel/testing/cluster/probe
-
-go 1.26.0
