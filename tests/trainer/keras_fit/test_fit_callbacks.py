@@ -263,6 +263,7 @@ def replicas_of(layers: int) -> list[replica.Replica]:
 @pytest.fixture
 def shared(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """The elements of each sum that makes changes known, as it is traced on the first replica."""
+    monkeypatch.setattr(collectives, "GATHERED_BYTES", 0)
     sizes: list[int] = []
     add_up = collectives.Communicator.sum
 

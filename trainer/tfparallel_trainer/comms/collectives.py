@@ -30,6 +30,11 @@ _VARIANT_BITS = 18
 MAX_VARIANTS = 1 << (POSITION_BITS - _VARIANT_BITS)
 """How many traces of one program may differ in shapes."""
 
+GATHERED_BYTES = 8 << 20
+"""Up to so many bytes of a whole group, a gather and local sums are faster than a ring of sums."""
+_WORD = tf.int32
+"""What numbers are gathered as, bit by bit."""
+
 _MAX_POWER = 40
 """Rows that are gathered at once are at most 2**(_MAX_POWER - 1) on each rank."""
 
@@ -218,15 +223,17 @@ class Communicator:
         return received, sent
 
     def sum_all(self, tensors: Sequence[tf.Tensor]) -> list[tf.Tensor]:
-        """All-reduce (sum) many tensors, with one operation for each type."""
+        """All-reduce (sum) many tensors of static shapes, with as few operations as possible."""
         results: list[tf.Tensor] = list(tensors)
-        if self.size == 1:
+        if self.size == 1 or not results:
             return results
-        for chosen in _by_type(tensors):
-            packed = tf.concat([tf.reshape(tensors[index], [-1]) for index in chosen], 0)
+        types = _by_type(tensors)
+        packs = [
+            tf.concat([tf.reshape(tensors[index], [-1]) for index in chosen], 0) for chosen in types
+        ]
+        for total, chosen in zip(self._sum_packs(packs), types, strict=True):
             sizes = [tensors[index].shape.num_elements() for index in chosen]
-            parts = tf.split(self.sum(packed), sizes)
-            for index, part in zip(chosen, parts, strict=True):
+            for index, part in zip(chosen, tf.split(total, sizes), strict=True):
                 results[index] = tf.reshape(part, tensors[index].shape)
         return results
 
@@ -253,6 +260,30 @@ class Communicator:
             for index, part in zip(chosen, tf.split(gathered, sizes, 1), strict=True):
                 results[index] = part
         return results
+
+    def _sum_packs(self, packs: Sequence[tf.Tensor]) -> list[tf.Tensor]:
+        """Add up vectors of different types."""
+        size = sum(pack.shape.num_elements() * pack.dtype.size for pack in packs)
+        fits = self._hint is Hint.RING and size * self.size <= GATHERED_BYTES
+        if not fits or any(pack.dtype.size % _WORD.size for pack in packs):
+            return [self.sum(pack) for pack in packs]
+        return self._gather_packs(packs)
+
+    def _gather_packs(self, packs: Sequence[tf.Tensor]) -> list[tf.Tensor]:
+        """Add up vectors by one gather of their bits.
+
+        It sends a message where a ring of sums sends two, and takes all types at once. All members
+        add in the order of their positions, so they get the same numbers.
+        """
+        words = [tf.reshape(tf.bitcast(pack, _WORD), [-1]) for pack in packs]
+        rows = self.gather(tf.concat(words, 0))
+        columns = tf.split(rows, [vector.shape[0] for vector in words], axis=1)
+        sums = []
+        for pack, bits in zip(packs, columns, strict=True):
+            ratio = pack.dtype.size // _WORD.size
+            shaped = bits if ratio == 1 else tf.reshape(bits, [self.size, pack.shape[0], ratio])
+            sums.append(tf.add_n(tf.unstack(tf.bitcast(shaped, pack.dtype))))
+        return sums
 
     def _pair(self, source: int, other: int, dtype: tf.DType) -> dict[str, object]:
         """The arguments of an operation of two members; every member counts a position for it."""

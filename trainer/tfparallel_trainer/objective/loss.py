@@ -45,6 +45,8 @@ class Fraction:
     numerator: tf.Tensor
     denominator: tf.Tensor
     """float64; has no gradient. Not used by a term that is not divided."""
+    values_per_example: int | None = None
+    """How many values each example counts for in the denominator, where no data decide that."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -230,7 +232,26 @@ def _fraction(term: Term, y: Any, y_pred: tf.Tensor, sample_weight: Any) -> Frac
     denominator = valid
     if term.reduction == WEIGHTED_MEAN:
         denominator = tf.cast(tf.reduce_sum(weights), tf.float64)
-    return Fraction(tf.reduce_sum(values * weights), tf.stop_gradient(denominator))
+    values_per_example = None
+    if mask is None and (term.reduction != WEIGHTED_MEAN or sample_weight is None):
+        values_per_example = _values_per_example(term, values, y_pred)
+    return Fraction(
+        tf.reduce_sum(values * weights), tf.stop_gradient(denominator), values_per_example
+    )
+
+
+def _values_per_example(term: Term, values: tf.Tensor, y_pred: tf.Tensor) -> int | None:
+    """How many values a term has for each example; None unless shapes alone tell it.
+
+    A function of the user's may give any number of values. Keras' own give those of each example,
+    unless they reduce the first axis, which then has a static length.
+    """
+    if not term.is_by_example or values.shape.rank == 0 or values.shape[0] is not None:
+        return None
+    if not y_pred.shape[1:].is_fully_defined():
+        return None
+    count = values.shape[1:].num_elements()
+    return None if count is None else int(count)
 
 
 def masks_values(term: Term, y: Any, y_pred: tf.Tensor) -> bool:
@@ -324,7 +345,7 @@ def added(model: Any, examples: tf.Tensor) -> Fraction:
     count = tf.cast(examples, kind)
     # The mean over no examples is NaN, and counts for nothing.
     numerator = tf.math.multiply_no_nan(total, count)
-    return Fraction(numerator, tf.cast(count, tf.float64))
+    return Fraction(numerator, tf.cast(count, tf.float64), 1)
 
 
 def names_of(model: Any, y_pred: Any) -> tuple[str, ...]:

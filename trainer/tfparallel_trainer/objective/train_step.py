@@ -1,10 +1,12 @@
-"""One training step over all ranks: forward, sum of denominators, backward, sum of gradients.
+"""One training step over all ranks: forward, backward, sum of gradients.
 
 An engine applies the gradients.
 
 The loss is L = Σ w N / D + R over its terms. N and D are the sums of their numerators and
 denominators over ranks, w their weights and R the regularisation. Its gradient is the sum over
-ranks of Σ (w / D) dn, plus dR once; so D is summed first and the gradients after the backward pass.
+ranks of Σ (w / D) dn, plus dR once. So D is needed before the backward pass. Where it follows from
+the number of examples, every rank knows it, and a step has one sum. Where data decide about it, as
+masks do, it is summed first.
 """
 
 import contextlib
@@ -23,7 +25,15 @@ from tfparallel_trainer.objective.loss import Fraction
 from tfparallel_trainer.objective.metric_sums import Isolated
 from tfparallel_trainer.objective.replica import Replica
 
-Kinds = list[Kind]
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class PhaseTraits:
+    """What the trace of a phase on examples shows, alike on every rank that has some."""
+
+    kinds: list[Kind]
+    """Of the gradients of one rank."""
+    values_per_example: list[int | None]
+    """Of each term (see `loss.Fraction`)."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -32,8 +42,7 @@ class ReducedPhase:
 
     gradients: list[Any]
     """Of the variables that the phase trains, over all ranks."""
-    kinds: Kinds
-    """Of the gradients of one rank."""
+    traits: PhaseTraits
     loss: tf.Tensor
     terms: tf.Tensor
     """The loss of each output."""
@@ -74,8 +83,10 @@ class RankInput:
     """Number of the step."""
     requests: tf.Tensor
     """What this rank requests, float64 in the order of `StepRequest`, and further numbers."""
-    kinds: Sequence[Kinds] | None = None
-    """Of the gradients of each phase, which a rank without examples cannot know."""
+    examples: tf.Tensor | None = None
+    """How many all ranks have in this step, float64; None where that is not known."""
+    traits: Sequence[PhaseTraits] | None = None
+    """Of each phase, which a rank without examples cannot know."""
     maybe_empty: bool = False
     """Whether the part may hold no examples, not being None."""
     gives_metrics: bool = False
@@ -108,7 +119,7 @@ def combine_phases(
 
 
 def _compute_phase(replica: Replica, index: int, rank_input: RankInput) -> ReducedPhase:
-    """Compute a phase: forward, sum of denominators, backward, sum of gradients."""
+    """Compute a phase: forward, backward, sum of gradients."""
     phase, part = replica.computations[index], rank_input.part
     variables, count = phase.variables, _count_examples(part)
     # Forward: the terms of the loss as fractions, and the regularisation.
@@ -120,13 +131,17 @@ def _compute_phase(replica: Replica, index: int, rank_input: RankInput) -> Reduc
             fractions = _forward(replica, phase, part, rank_input.step, alike=alike)
         penalty = phase.penalty()
     numerators, denominators = _sums(phase, fractions)
-    # Sum of denominators, with what ranks request.
-    requests = rank_input.requests[:0] if index else rank_input.requests
-    sums = replica.data.sum(tf.concat([denominators, requests], 0))
-    scales = _scales(phase, sums[: len(phase.terms)])
+    traits = None if rank_input.traits is None else rank_input.traits[index]
+    values_per_example = [fraction.values_per_example for fraction in fractions]
+    if part is None and traits is not None:
+        values_per_example = traits.values_per_example
+    denominator_sums = _known_denominators(phase, values_per_example, rank_input.examples)
+    if denominator_sums is None:
+        denominator_sums = replica.data.sum(denominators)
+    scales = _scales(phase, denominator_sums)
     # Backward: this rank's part of the gradients.
     if part is None:
-        kinds = [] if rank_input.kinds is None else rank_input.kinds[index]
+        kinds = [] if traits is None else traits.kinds
         local_gradients = gradient_sums.zeros(kinds, variables)
     else:
         seed = replica.data.only_first(tf.ones((), penalty.dtype))  # once, not for each rank
@@ -135,24 +150,25 @@ def _compute_phase(replica: Replica, index: int, rank_input: RankInput) -> Reduc
         if rank_input.maybe_empty:
             is_empty = tf.equal(count, 0)
             local_gradients = gradient_sums.zero_if_empty(is_empty, local_gradients, variables)
-    # Sum of gradients, with numerators, weights that layers assign, and states of metrics.
+    # Sum of gradients, with numerators, what ranks request, weights that layers assign, and states
+    # of metrics.
     gives_metrics = rank_input.gives_metrics and phase is replica.computations[-1]
     states = metric_sums.contributions(replica) if gives_metrics else []
     weights = updated_weights.contributions(count)
-    reduced = gradient_sums.all_reduce(
-        replica.data, local_gradients, kinds, variables, [numerators, *weights, *states]
-    )
-    reduced_gradients, (numerator_sums, *others) = _split(reduced, len(variables))
+    requests = rank_input.requests[:0] if index else rank_input.requests
+    also = [numerators, requests, *weights, *states]
+    reduced = gradient_sums.all_reduce(replica.data, local_gradients, kinds, variables, also)
+    reduced_gradients, (numerator_sums, request_sums, *others) = _split(reduced, len(variables))
     weight_sums, metric_states = _split(others, len(weights))
     updated_weights.assign(weight_sums)
     terms = numerator_sums * scales
     total = tf.reduce_sum(terms) + tf.cast(penalty, tf.float64)
     return ReducedPhase(
         gradients=reduced_gradients,
-        kinds=kinds,
+        traits=PhaseTraits(kinds, values_per_example),
         loss=total,
         terms=terms,
-        requests=sums[len(phase.terms) :],
+        requests=request_sums,
         finite=gradient_sums.are_finite(phase.optimizer, total, reduced_gradients),
         metric_states=metric_states,
     )
@@ -256,6 +272,17 @@ def _sums(phase: phases.Computation, fractions: list[Fraction]) -> tuple[tf.Tens
         return nothing, nothing
     numerators = [tf.cast(fraction.numerator, tf.float64) for fraction in fractions]
     return tf.stack(numerators), tf.stack([fraction.denominator for fraction in fractions])
+
+
+def _known_denominators(
+    phase: phases.Computation, values_per_example: Sequence[int | None], examples: tf.Tensor | None
+) -> tf.Tensor | None:
+    """The sums of the denominators over ranks, where they follow from the number of examples."""
+    if examples is None or not values_per_example:
+        return None
+    terms = zip(phase.terms, values_per_example, strict=True)
+    counts = [count if term.divided else 1 for term, count in terms]
+    return None if None in counts else examples * tf.constant(counts, tf.float64)
 
 
 def _scales(phase: phases.Computation, denominators: tf.Tensor) -> tf.Tensor:

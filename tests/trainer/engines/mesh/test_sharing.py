@@ -50,6 +50,7 @@ def values(member: replica.Replica) -> list[Any]:
 @pytest.fixture
 def collected(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """How many bytes each sum over replicas takes, as they are traced on the first one."""
+    monkeypatch.setattr(collectives, "GATHERED_BYTES", 0)
     sizes = []
     add_up = collectives.Communicator.sum
 
@@ -144,6 +145,7 @@ def test_a_variable_of_texts_is_refused() -> None:
 
 def test_a_bucket_waits_for_the_one_before(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(state, "BUCKET_BYTES", BUCKET, raising=False)
+    monkeypatch.setattr(collectives, "GATHERED_BYTES", 0)
     (member, _) = replicas_of(2)
 
     def run() -> None:

@@ -42,7 +42,7 @@ class MeshTrainStep(engine.Step):
             synchrony.layers(replica.model) or replica.updates for replica in replicas
         )
         self._traced: dict[tuple[tuple[bool, ...], bool], Any] = {}
-        self._kinds: list[train_step.Kinds] | None = None
+        self._traits: list[train_step.PhaseTraits] | None = None
         if leaves_out and checks.defines_phases(replicas[0].model):
             raise errors.UserCodeError(
                 f"onNonFiniteLoss is Continue, and {type(replicas[0].model).__name__} defines "
@@ -56,10 +56,10 @@ class MeshTrainStep(engine.Step):
 
     def trace(self, pattern: tuple[bool, ...]) -> Any:
         """Trace the step on a few examples for a check (see `trials.Trial`)."""
-        if not all(pattern) and self._kinds is None:
+        if not all(pattern) and self._traits is None:
             self.trace((True,) * len(pattern))
 
-        def run(step: tf.Tensor, parts: Any) -> Any:
+        def run(step: tf.Tensor, examples: tf.Tensor, parts: Any) -> Any:
             remaining = iter(parts)
             outcomes = []
             for local_replica, has_part in zip(self._replicas, pattern, strict=True):
@@ -68,7 +68,8 @@ class MeshTrainStep(engine.Step):
                     part=next(remaining) if has_part else nothing,
                     step=step,
                     requests=tf.zeros((0,), tf.float64),
-                    kinds=self._kinds,
+                    examples=examples,
+                    traits=self._traits,
                     maybe_empty=self._all_take_part,
                     gives_metrics=True,
                     is_trial=True,
@@ -79,7 +80,9 @@ class MeshTrainStep(engine.Step):
             return outcomes
 
         return tf.function(run, autograph=False).get_concrete_function(
-            tf.TensorSpec((), tf.int64), [self._spec for has_part in pattern if has_part]
+            tf.TensorSpec((), tf.int64),
+            tf.TensorSpec((), tf.float64),
+            [self._spec for has_part in pattern if has_part],
         )
 
     def compute(
@@ -97,13 +100,13 @@ class MeshTrainStep(engine.Step):
         gives_metrics = gives_metrics and not self._leaves_out
         output: train_step.StepOutput = self._function(pattern, gives_metrics)(
             tf.constant(step, tf.int64),
-            tf.constant(requests, tf.float64),
+            tf.constant([*requests, batch.examples], tf.float64),
             nest.convert(tf.convert_to_tensor, parts),
         )
         return output.fetch()
 
     def _function(self, pattern: tuple[bool, ...], gives_metrics: bool) -> Any:
-        if not all(pattern) and self._kinds is None:
+        if not all(pattern) and self._traits is None:
             # Only a rank with examples knows which kinds of gradients its model has.
             self._function((True,) * len(pattern), gives_metrics)
         key = pattern, gives_metrics
@@ -112,15 +115,17 @@ class MeshTrainStep(engine.Step):
         return self._traced[key]
 
     def _trace(self, pattern: tuple[bool, ...], gives_metrics: bool) -> Any:
-        def run(step: tf.Tensor, requests: tf.Tensor, parts: Any) -> train_step.StepOutput:
+        def run(step: tf.Tensor, numbers: tf.Tensor, parts: Any) -> train_step.StepOutput:
             remaining, first = iter(parts), self._replicas[0]
+            requests, examples = numbers[:-1], numbers[-1]
             outputs = []
             for local_replica, has_part in zip(self._replicas, pattern, strict=True):
                 rank_input = train_step.RankInput(
                     part=next(remaining) if has_part else None,
                     step=step,
                     requests=requests if local_replica is first else tf.zeros_like(requests),
-                    kinds=self._kinds,
+                    examples=examples,
+                    traits=self._traits,
                     maybe_empty=self._all_take_part,
                     gives_metrics=gives_metrics,
                 )
@@ -131,7 +136,7 @@ class MeshTrainStep(engine.Step):
         with user.guard(self.module.path, "tracing a training step raised"):
             return tf.function(run, autograph=False).get_concrete_function(
                 tf.TensorSpec((), tf.int64),
-                tf.TensorSpec((engine.REQUESTS,), tf.float64),
+                tf.TensorSpec((engine.REQUESTS + 1,), tf.float64),
                 [self._spec for has_part in pattern if has_part],
             )
 
@@ -156,7 +161,7 @@ class MeshTrainStep(engine.Step):
                 phase.optimizer.apply(shared.gradients, phase.variables)
             else:
                 before.apply_if(shared.finite, shared.gradients, phase.variables)
-        self._kinds = [shared.kinds for shared in results]
+        self._traits = [shared.traits for shared in results]
         return results
 
 

@@ -312,6 +312,10 @@ class StrategyCommunicator(collectives.Communicator):
         with self._context:  # the forward pass may run in a context of its own
             return self._context.all_reduce(tf.distribute.ReduceOp.SUM, tensor)
 
+    def _sum_packs(self, packs: Sequence[tf.Tensor]) -> list[tf.Tensor]:
+        """Add up vectors of different types; a strategy gathers no bits."""
+        return [self.sum(pack) for pack in packs]
+
     def only_first(self, tensor: tf.Tensor) -> tf.Tensor:
         """The tensor on the first replica, zeros on the others."""
         return tf.where(tf.equal(self.index, 0), tensor, tf.zeros_like(tensor))

@@ -88,7 +88,11 @@ class Sides:
         ]
         with self._restored() as before:
             function = self._traced[self._pattern(sample.counts)]
-            outcomes = function(_number(sample), [part for part in parts if part is not None])
+            outcomes = function(
+                _number(sample),
+                tf.constant(sum(sample.counts), tf.float64),
+                [part for part in parts if part is not None],
+            )
             observed = [
                 observations.observe(outcome, variables.changing, before)
                 for outcome, variables in zip(outcomes, self.variables, strict=True)

@@ -27,10 +27,10 @@ class Trial(Protocol):
     """What an engine brings: its training step on a small batch, traced for a check."""
 
     def trace(self, pattern: tuple[bool, ...]) -> Any:
-        """Trace what takes the step's number and the parts of this process's ranks.
+        """Trace what takes the step's number, of how many examples, and this process's parts.
 
-        The pattern says which of them have examples. The concrete function gives a `RankOutcome`
-        for each rank, as a tuple.
+        The pattern says which of its ranks have examples. The number of examples is that of all
+        ranks, float64. The concrete function gives a `RankOutcome` for each rank, as a tuple.
         """
 
 
