@@ -17,7 +17,7 @@ import keras
 import tensorflow as tf
 
 from tfparallel_trainer.comms import collectives
-from tfparallel_trainer.objective import lookups
+from tfparallel_trainer.objective import lookups, packed_updates
 
 
 class Form(enum.Enum):
@@ -128,8 +128,15 @@ def are_finite(optimizer: Any, loss: tf.Tensor, gradients: Sequence[Any]) -> tf.
 
 def all_finite(tensors: Sequence[tf.Tensor]) -> tf.Tensor:
     """Whether all floats of some tensors are finite: a scalar bool."""
-    are_finite = [tf.reduce_all(tf.math.is_finite(t)) for t in tensors if t.dtype.is_floating]
-    return tf.reduce_all(tf.stack(are_finite))
+    looked_at = []
+    small: dict[tf.DType, list[tf.Tensor]] = {}
+    for tensor in (tensor for tensor in tensors if tensor.dtype.is_floating):
+        if packed_updates.is_small(tensor):
+            small.setdefault(tensor.dtype, []).append(tensor)
+        else:
+            looked_at.append(tensor)
+    looked_at += map(packed_updates.join, small.values())
+    return tf.reduce_all(tf.stack([tf.reduce_all(tf.math.is_finite(t)) for t in looked_at]))
 
 
 def values(gradient: Any) -> tf.Tensor:

@@ -9,7 +9,7 @@ import numpy as np
 import tensorflow as tf
 
 from tfparallel_trainer.comms import collectives
-from tfparallel_trainer.objective import gradient_sums
+from tfparallel_trainer.objective import gradient_sums, packed_updates
 from tfparallel_trainer.objective.replica import Replica
 
 BUCKET_BYTES = 64 * 2**20
@@ -195,7 +195,7 @@ class Memory:
         self.put_back_unless(condition)
 
         def apply() -> tf.Tensor:
-            self._replica.optimizer.apply(gradients, variables)
+            packed_updates.apply(self._replica.optimizer, gradients, variables)
             return tf.constant(True)
 
         tf.cond(condition, apply, lambda: tf.constant(False))

@@ -11,7 +11,15 @@ from tfparallel_trainer import errors, user
 from tfparallel_trainer.contract import job_file
 from tfparallel_trainer.data import batching, nest
 from tfparallel_trainer.engines import engine
-from tfparallel_trainer.objective import checks, evaluate, metric_sums, state, synchrony, train_step
+from tfparallel_trainer.objective import (
+    checks,
+    evaluate,
+    metric_sums,
+    packed_updates,
+    state,
+    synchrony,
+    train_step,
+)
 from tfparallel_trainer.objective.referee import replica_referee, trials
 from tfparallel_trainer.objective.replica import Replica
 
@@ -158,7 +166,7 @@ class MeshTrainStep(engine.Step):
         for phase, shared in train_step.compute_phases(replica, rank_input):
             results.append(shared)
             if before is None:
-                phase.optimizer.apply(shared.gradients, phase.variables)
+                packed_updates.apply(phase.optimizer, shared.gradients, phase.variables)
             else:
                 before.apply_if(shared.finite, shared.gradients, phase.variables)
         self._traits = [shared.traits for shared in results]
