@@ -10,7 +10,7 @@ from testing import report_runs
 from tfparallel import models
 from tfparallel.report import content, goodput, history, losses, periods, pods, run_records
 from tfparallel_operator.api import job_status, names
-from tfparallel_operator.core.life import policy
+from tfparallel_operator.core.life import restart_policy
 
 LOST = "digits-worker-1 vanished; all replicas run again (a disruption)"
 
@@ -115,13 +115,13 @@ def test_pods_that_wait_or_have_no_events_have_no_process() -> None:
     assert pods.find(JOB, [replica("worker-0", 30, None)], JOB_EVENTS, []) == []
 
 
-@pytest.mark.parametrize("scope", policy.Scope)
-def test_events_of_the_operator_say_who_runs_again(scope: policy.Scope) -> None:
-    action = policy.EVENT_ACTIONS[scope]
+@pytest.mark.parametrize("scope", restart_policy.Scope)
+def test_events_of_the_operator_say_who_runs_again(scope: restart_policy.Scope) -> None:
+    action = restart_policy.EVENT_ACTIONS[scope]
     event = report_runs.event(1, names.Reason.REPLICA_LOST, action=action, pod="digits-worker-1")
     assert losses.ends(event, "digits-worker-1")
-    assert losses.ends(event, "digits-worker-0") == (scope is not policy.Scope.REPLICA)
-    assert losses.count_attempts([event]) == (scope is policy.Scope.GANG)
+    assert losses.ends(event, "digits-worker-0") == (scope is not restart_policy.Scope.REPLICA)
+    assert losses.count_attempts([event]) == (scope is restart_policy.Scope.GANG)
 
 
 def logged(run: run_records.RunRecords, lines: Sequence[str]) -> run_records.RunRecords:

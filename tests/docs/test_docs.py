@@ -14,7 +14,7 @@ from testing.operator import builders
 from testing.trainer import cases_tutorials, fit_support
 from tfparallel_operator.api import load, names, policies, types
 from tfparallel_operator.core import installation, layout, observation, replicas
-from tfparallel_operator.core.life import failure, policy
+from tfparallel_operator.core.life import failure, restart_policy
 from tfparallel_operator.core.queue import gang
 from tfparallel_trainer.contract import job_file, progress
 from tfparallel_trainer.engines.split.pipeline import schedule
@@ -151,9 +151,9 @@ def test_the_page_on_tutorials_counts_the_lines_that_change(row: list[str]) -> N
 
 
 SCOPES = {
-    policy.Scope.GANG: ["all replicas"],
-    policy.Scope.REPLICA: ["that worker", "the chief", "the evaluator"],
-    policy.Scope.REPLICA_AND_CHIEF: ["that server and the chief"],
+    restart_policy.Scope.GANG: ["all replicas"],
+    restart_policy.Scope.REPLICA: ["that worker", "the chief", "the evaluator"],
+    restart_policy.Scope.REPLICA_AND_CHIEF: ["that server and the chief"],
 }
 
 
@@ -183,7 +183,7 @@ def test_what_is_restarted_is_what_the_table_says(row: list[str]) -> None:
         lost = replicas.Replica(types.Role(builders.ROLES[role]), 0)
         ended = observation.Exit(1, "Error", "", None)
         loss = failure.Loss(lost, policies.Cause.RETRYABLE_EXIT, ended)
-        assert columns[role] in SCOPES[policy.scope(plan, loss)]
+        assert columns[role] in SCOPES[restart_policy.scope(plan, loss)]
 
 
 def test_every_cause_and_action_is_listed_with_what_it_leads_to() -> None:
@@ -195,7 +195,8 @@ def test_every_cause_and_action_is_listed_with_what_it_leads_to() -> None:
         code = 65 if cause is policies.Cause.PERMANENT_EXIT else 1
         ended = observation.Exit(code, "Error", "", None)
         loss = failure.Loss(replicas.Replica(types.Role.WORKER, 0), cause, ended)
-        fails = policy.find_action(plan, plan.job.status, loss).outcome is policy.LossAction.FAIL
+        action = restart_policy.find_action(plan, plan.job.status, loss)
+        fails = action.outcome is restart_policy.LossAction.FAIL
         assert fails == (leads_to == "the job fails")
         assert cause.bounded == counter.startswith("restarts.failure")
     actions = [row[0] for row in pages.rows("explanation/restarts.md", "## Rules of your own")]

@@ -14,7 +14,7 @@ from tfparallel_trainer.checkpoint import export, files, initial_weights, keys, 
 from tfparallel_trainer.comms import agreement, collectives, devices, nccl, rendezvous, shape
 from tfparallel_trainer.contract import outputs, progress
 from tfparallel_trainer.data import batching, data_functions, feed, nest
-from tfparallel_trainer.engines import process_comparison
+from tfparallel_trainer.engines import model_agreement
 from tfparallel_trainer.lifecycle import stall, termination
 from tfparallel_trainer.objective import (
     checks,
@@ -246,9 +246,9 @@ def _trace(context: RunContext, replicas: Sequence[Replica], spec: Any) -> None:
             likeness.describe_trace(rank_replica.model, trace)
             for rank_replica, trace in zip(replicas, traces, strict=False)
         ]
-        remedy = process_comparison.FUNCTION if is_twinned else process_comparison.ALIKE
+        remedy = model_agreement.FUNCTION if is_twinned else model_agreement.ALIKE
         with context.watch.waiting():
-            process_comparison.check(cluster, first.device, (models, traced), remedy)
+            model_agreement.check(cluster, first.device, (models, traced), remedy)
     for rank_replica, trace in zip(replicas, traces, strict=False):
         tracing.check(trace, first.data.size)
         rank_replica.closures.extend(trace.closures)

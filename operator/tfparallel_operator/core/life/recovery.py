@@ -12,7 +12,7 @@ from tfparallel_operator.core.life import (
     deadlines,
     ending,
     failure,
-    policy,
+    restart_policy,
     restarts,
     slowness,
 )
@@ -41,8 +41,8 @@ def answer_losses(context: DecisionContext) -> decision.Decision | Continuation:
     overdue, next_overdue = deadlines.overdue(context, status)
     events: list[decision.JobEvent] = []
     for loss in losses or filter(None, (overdue,)):
-        action = policy.find_action(context.layout, status, loss)
-        final = action.outcome is policy.LossAction.FAIL
+        action = restart_policy.find_action(context.layout, status, loss)
+        final = action.outcome is restart_policy.LossAction.FAIL
         settles_at = failure.settles_at(loss, view, context.settings.settling, final=final)
         if settles_at is not None and settles_at > context.now:
             wake_at = deadlines.earliest(settles_at, deadline)
@@ -52,17 +52,18 @@ def answer_losses(context: DecisionContext) -> decision.Decision | Continuation:
             )
             return Continuation(status, view, tuple(events), wake_at, settling)
         advice = remedies.Advice(action.message, action.remedy)
-        if loss.cause is policies.Cause.STALL and action.outcome is not policy.LossAction.IGNORE:
+        is_ignored = action.outcome is restart_policy.LossAction.IGNORE
+        if loss.cause is policies.Cause.STALL and not is_ignored:
             kind = names.ConditionType.TRAINING_STALLED
             status = context.stamp.set(status, kind, True, action.reason, advice)
         match action.outcome:
-            case policy.LossAction.FAIL:
+            case restart_policy.LossAction.FAIL:
                 decided = ending.fail(context, status, action.reason, advice)
                 return _record(context, decided, loss)
-            case policy.LossAction.RESTART:
+            case restart_policy.LossAction.RESTART:
                 decided = _restart(context, status, loss, losses, action)
                 return _record(context, decided, loss)
-            case policy.LossAction.IGNORE:
+            case restart_policy.LossAction.IGNORE:
                 status = replica_records.ignore(status, loss.replica)
                 message = f"{action.message}; training continues without it"
                 event = decision.warning(action.reason, message)
@@ -79,7 +80,7 @@ def _restart(
     status: job_status.JobStatus,
     loss: failure.Loss,
     losses: tuple[failure.Loss, ...],
-    action: policy.LossResponse,
+    action: restart_policy.LossResponse,
 ) -> decision.Decision:
     """Write a restart ahead, and delete the pods that restart."""
     pause = restarts.pause(context, status, loss)

@@ -7,7 +7,7 @@ from tfparallel_operator.api import job_status, policies, types
 from tfparallel_operator.core import pod_ends, replicas
 from tfparallel_operator.core.context import DecisionContext
 from tfparallel_operator.core.layout import Layout
-from tfparallel_operator.core.life import failure, policy, slowness
+from tfparallel_operator.core.life import failure, restart_policy, slowness
 from tfparallel_operator.core.status import replica_records
 from tfparallel_operator.core.view import View
 
@@ -29,16 +29,16 @@ def restart(
     its own next attempt. The operator may create the new pods when the attempt begins.
     """
     # Failures of the evaluator are counted by its own attempts alone.
-    is_counted = not (loss.cause.bounded and policy.has_own_budget(layout, loss))
+    is_counted = not (loss.cause.bounded and restart_policy.has_own_budget(layout, loss))
     changed = count(status, loss.cause) if is_counted else status
-    if policy.grows(layout.job, loss):
+    if restart_policy.grows(layout.job, loss):
         changed = replica_records.grow_memory(changed, loss.replica.role)
-    if policy.scope(layout, loss) is policy.Scope.GANG:
+    if restart_policy.scope(layout, loss) is restart_policy.Scope.GANG:
         return next_attempt(changed, begins_at)
     again: set[replicas.Replica] = set()
     for lost in (loss, *(other for other in others if not other.cause.bounded)):
         again.add(lost.replica)
-        if policy.scope(layout, lost) is policy.Scope.REPLICA_AND_CHIEF:
+        if restart_policy.scope(layout, lost) is restart_policy.Scope.REPLICA_AND_CHIEF:
             again.add(layout.coordinator)
     return restart_alone(changed, again, begins_at)
 
@@ -78,7 +78,7 @@ def pause(
     if loss.cause is policies.Cause.INFRASTRUCTURE:
         earlier += 1
     elif loss.cause.bounded and not slowness.has_run_long(status, context.now):
-        earlier = max(earlier, policy.counted(context.layout, status, loss))
+        earlier = max(earlier, restart_policy.counted(context.layout, status, loss))
     if not earlier:
         return datetime.timedelta()
     return min(LONGEST_PAUSE, context.settings.first_pause * (1 << min(earlier - 1, 20)))

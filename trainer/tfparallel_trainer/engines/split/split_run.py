@@ -13,7 +13,7 @@ from tfparallel_trainer.checkpoint import files
 from tfparallel_trainer.comms import agreement, shape
 from tfparallel_trainer.contract import job_file, outputs, plan, progress
 from tfparallel_trainer.data import batching
-from tfparallel_trainer.engines import engine, process_comparison, setup
+from tfparallel_trainer.engines import engine, model_agreement, setup
 from tfparallel_trainer.engines.split import callback_model, placement_report, plan_resolution
 from tfparallel_trainer.engines.split.execution import captures, pipeline_steps, ranks
 from tfparallel_trainer.engines.split.model import skeleton
@@ -88,9 +88,7 @@ class SplitRun(engine.RunTemplate):
         cluster, layers = self.context.settings.cluster, likeness.describe(bare)
         models = [layers | trace for trace in captures.find(self._ranks, spec)]
         with self.context.watch.waiting():
-            process_comparison.check(
-                cluster, self._devices[0], (models, []), process_comparison.ALIKE
-            )
+            model_agreement.check(cluster, self._devices[0], (models, []), model_agreement.ALIKE)
 
     def _divide(self, bare: Any, peers: agreement.Peers) -> partition.Partition:
         """Divide the model as the job says, or as the planner chooses."""

@@ -13,7 +13,7 @@ from tfparallel_trainer.checkpoint import files
 from tfparallel_trainer.comms import cluster, devices, rendezvous, shape, tpu_name
 from tfparallel_trainer.contract import job_file, user_module
 from tfparallel_trainer.data import batching
-from tfparallel_trainer.engines import engine, process_comparison, setup
+from tfparallel_trainer.engines import engine, model_agreement, setup
 from tfparallel_trainer.engines.strategy import strategy_steps
 from tfparallel_trainer.objective import checks, independence, likeness, tracing
 from tfparallel_trainer.process_settings import Settings
@@ -96,11 +96,11 @@ class StrategyRun(engine.RunTemplate):
         tracing.check(trace, traced.replicas)
         digests = likeness.describe(traced.replica.model) | likeness.describe_values(trace.closures)
         with self.context.watch.waiting():
-            process_comparison.check(
+            model_agreement.check(
                 self.context.settings.cluster,
                 self._device,
                 ([digests], []),
-                process_comparison.ALIKE,
+                model_agreement.ALIKE,
             )
 
     def describe(self, total: int | None) -> Iterator[str]:
