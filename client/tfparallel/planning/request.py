@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from tfparallel import validation
 from tfparallel.job_source import source as sources
 from tfparallel.planning import option_values
-from tfparallel_operator.api import accelerators, load, types
+from tfparallel_operator.api import load, types
 from tfparallel_trainer.contract import device_types, job_file, plan
 
 _MANIFESTS = (".yaml", ".yml", ".json")
@@ -52,13 +52,11 @@ def read(file: pathlib.Path, options: PlanOptions) -> Subject:
     Raises:
         SpecError: the job or an option is wrong.
     """
-    if file.suffix in _MANIFESTS:
-        overrides = (*options.overrides, *_AS_IF_RUN)
-        with validation.located(file, overrides):
-            basis = _of_job(sources.read(file, overrides), options)
-    else:
-        basis = Subject(file.stem, _of_module(file, options))
-    return dataclasses.replace(basis, question=_with_options(basis.question, options))
+    if file.suffix not in _MANIFESTS:
+        return Subject(file.stem, _with_options(_of_module(file, options), options))
+    overrides = (*options.overrides, *_AS_IF_RUN)
+    with validation.located(file, overrides):
+        return _of_job(sources.read(file, overrides), options)
 
 
 def _of_job(source: sources.JobSource, options: PlanOptions) -> Subject:
@@ -70,7 +68,7 @@ def _of_job(source: sources.JobSource, options: PlanOptions) -> Subject:
             " model.py"
         )
     processes, devices = _replicas(spec.tf_replica_specs)
-    question = plan.Question(
+    asked_by_job = plan.Question(
         folder=str(source.folder),
         module=trainer.module,
         processes=processes,
@@ -84,11 +82,9 @@ def _of_job(source: sources.JobSource, options: PlanOptions) -> Subject:
         device_type=_device_type(spec.tf_replica_specs),
     )
     files = sources.code(source, trainer) or {}
-    is_of_processor = question.device_type is None and options.device_type is None
-    notes = (
-        *_notes_on_cuts(spec),
-        *(_notes_on_gpus(spec) if is_of_processor and not options.calibrate else ()),
-    )
+    question = _with_options(asked_by_job, options)
+    is_of_cores = question.device_type is None and not question.calibrate
+    notes = (*_notes_on_cuts(spec), *(_notes_on_gpus(spec) if is_of_cores else ()))
     return Subject(source.job.metadata.name, question, files, notes)
 
 
@@ -143,7 +139,6 @@ def _with_options(basis: plan.Question, options: PlanOptions) -> plan.Question:
             " or remove --device-type"
         )
     changes = {
-        "device_type": options.device_type,
         "memory": None if options.memory is None else option_values.size(options.memory),
         "microbatches": options.microbatches,
         "schedule": _schedule(options),
@@ -155,7 +150,7 @@ def _with_options(basis: plan.Question, options: PlanOptions) -> plan.Question:
             "processes": processes,
             "devices": devices,
             "calibrate": options.calibrate,
-            **({"device_type": None} if options.calibrate else {}),
+            "device_type": None if options.calibrate else options.device_type or basis.device_type,
             **{name: value for name, value in changes.items() if value is not None},
         }
     )
@@ -178,21 +173,12 @@ def _divide(basis: plan.Question, options: PlanOptions) -> tuple[int, int]:
 
 def _notes_on_gpus(spec: types.Spec) -> tuple[str, ...]:
     roles = spec.tf_replica_specs
-    asking = [role for role in _TRAINING if role in roles and _asks_for_gpus(roles[role])]
+    asking = [role for role in _TRAINING if role in roles and load.gpus_of(roles[role])]
     if not asking:
         return ()
     return (
         f"spec.tfReplicaSpecs.{asking[0]}: no label in the nodeSelector of its template names a GPU"
         " that the planner knows, so times are those of cores of a processor. Give --device-type",
-    )
-
-
-def _asks_for_gpus(replica_spec: types.ReplicaSpec) -> bool:
-    if replica_spec.devices is not None:
-        return True
-    pod_spec = load.parse_template(replica_spec.template or {}).spec
-    return any(
-        accelerators.count_gpus(container.resources.limits) for container in pod_spec.containers
     )
 
 

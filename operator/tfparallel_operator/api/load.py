@@ -309,15 +309,32 @@ def devices_of(spec: types.ReplicaSpec) -> int:
     Raises:
         SpecError: the template is invalid.
     """
+    gpus = gpus_of(spec)
+    if gpus:
+        return gpus
+    container = _trainer_container(spec)
+    variables = {} if container is None else {entry.name: entry.value for entry in container.env}
+    count = quantities.parse_count(variables.get(environment.CPU_DEVICES) or "")
+    return 1 if count is None else count
+
+
+def gpus_of(spec: types.ReplicaSpec) -> int:
+    """Return the number of GPUs that the container tensorflow of each replica of a role asks for.
+
+    Raises:
+        SpecError: the template is invalid.
+    """
     if spec.devices is not None:
         return spec.devices
+    container = _trainer_container(spec)
+    return 0 if container is None else accelerators.count_gpus(container.resources.limits)
+
+
+def _trainer_container(spec: types.ReplicaSpec) -> pods.Container | None:
     for container in parse_template(spec.template or {}).spec.containers:
         if container.name == names.CONTAINER:
-            parts = {variable.name: variable.value for variable in container.env}
-            gpus = accelerators.count_gpus(container.resources.limits)
-            count = quantities.parse_count(str(gpus or parts.get(environment.CPU_DEVICES, "")))
-            return 1 if count is None else count
-    return 1
+            return container
+    return None
 
 
 def _remove(document: Any, location: Sequence[int | str]) -> None:

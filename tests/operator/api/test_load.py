@@ -197,6 +197,7 @@ def test_devices_are_those_of_the_container_that_trains(
 ) -> None:
     spec = types.ReplicaSpec(template={"spec": {"containers": containers}})
     assert load.devices_of(spec) == devices
+    assert load.gpus_of(spec) == (devices if devices > 1 else 0)
 
 
 def test_the_one_job_of_a_file_is_picked_from_other_objects() -> None:

@@ -76,9 +76,9 @@ def check(replica: Replica, part: Any, targets: Any = None) -> None:
     """
     part = nest.convert(lambda leaf: np.asarray(leaf)[:EXAMPLES], part)
     several = random_outputs.varied(part, max(_FEWEST, len(nest.leaves(part)[0])))
-    for mode in (False, True) if checks.runs_user_code(replica.model) else (False,):
-        _try(replica, _of_model(replica), several, mode)
+    _try(replica, _of_model(replica), several, training=False)
     if checks.runs_user_code(replica.model):
+        _try(replica, _of_model(replica), several, training=True)
         _try_drawn_weights(replica, several)
     _, y, _ = part
     if y is None or all(term.is_by_example for term in replica.terms if term.output):
@@ -88,7 +88,7 @@ def check(replica: Replica, part: Any, targets: Any = None) -> None:
         _try_drawn(replica, part, pool, pattern)
 
 
-def _try(replica: Replica, computation: _Computation, examples: Any, training: bool) -> None:
+def _try(replica: Replica, computation: _Computation, examples: Any, *, training: bool) -> None:
     term = _dependent(replica, computation, replica.terms, examples, training)
     if term is not None:
         raise _refusal(replica.model, term, training)
