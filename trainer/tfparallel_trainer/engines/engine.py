@@ -18,7 +18,7 @@ from tfparallel_trainer.objective.replica import Replica
 
 
 class StepRequest(enum.IntEnum):
-    """What any process may request with a step; all learn of it in the same step."""
+    """What a process may request with a step. All processes learn of it in the same step."""
 
     STOP = 0
     """A process was asked to end."""
@@ -27,31 +27,31 @@ class StepRequest(enum.IntEnum):
     SAVE = 2
     """By the chief's clock it is time for a checkpoint."""
     METRICS = 3
-    """Observers take the metrics of each step; all processes ask for them, or none."""
+    """Observers want the metrics of each step. All processes request them, or none does."""
     CHANGED = 4
-    """Observers have changed variables since the step before; all processes say so, or none."""
+    """Observers have changed variables since the last step. All processes say so, or none does."""
     FAILED = 5
-    """A checkpoint could not be written on a process, which ends all."""
+    """A process could not write a checkpoint, so all processes exit."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class StepResult:
-    """The result of an optimizer step, on every process alike."""
+    """The result of an optimizer step, the same on every process."""
 
     losses: dict[str, float]
-    """The loss, and with several outputs that of each."""
+    """The loss. A model with several outputs also has the loss of each output."""
     examples: int
     finite: bool
     """Whether the loss and, where they are looked at, all gradients are finite numbers."""
     staleness: int | None = None
-    """How many steps of others came between reading the weights and applying the gradient; None
-    where all make each step together."""
+    """Number of other workers' steps between reading the weights and applying the gradient. None:
+    all ranks make each step together."""
     requests: frozenset[StepRequest] = frozenset()
-    """Those of all processes, where all make each step together."""
+    """Requests of all processes, if all make each step together."""
     metrics: dict[str, float] | None = None
-    """Over all ranks; None where the step adds none up."""
+    """Metrics over all ranks. None: the step does not add them up."""
     check: verification.Check | None = None
-    """How near the step is to one process, if this one was compared."""
+    """How far the step differs from that of one process. None: it was not compared."""
 
     @property
     def loss(self) -> float:
@@ -60,37 +60,37 @@ class StepResult:
 
 
 Watched = Callable[[Iterator[batching.Batch]], Iterator[batching.Batch]]
-"""Goes through batches and says of each that it is done."""
+"""Iterates over batches, and reports each as done."""
 
 
 REQUESTS = len(StepRequest) + fingerprints.SUMMANDS
-"""How many numbers a process adds to the sum that a step makes over all of them."""
+"""Numbers that a process adds to the sum over all processes in a step."""
 
 
 class Step(abc.ABC):
-    """Makes the steps of all ranks together, each a call; `compute` is the engine's."""
+    """Computes a step of all ranks at each call. Each engine defines `compute`."""
 
     def __init__(
         self, module: user.Module, replica: Replica, parts: int, targets: Any = None
     ) -> None:
-        """Take any replica of this process, and how many parts a batch is divided into.
+        """Take a replica of this process, and the number of parts of a batch.
 
-        `targets` are some from all over the data, where it has them at hand.
+        `targets` come from all over the data, if the data has them at hand.
         """
         self.module = module
         self._replica = replica
         self._targets = targets
         self._is_tried = parts == 1
         self.referee: Callable[[int, batching.Batch, bool], verification.Check | None] | None = None
-        """Compares steps, by number from 1, with one process. It takes the batch, and whether
-        observers have changed variables since the step before."""
+        """Compares a step, by its number from 1, with one process. It takes the batch, and whether
+        observers have changed variables since the last step."""
 
     def __call__(
         self, step: int, batch: batching.Batch, requests: frozenset[StepRequest]
     ) -> StepResult:
-        """Compute the step of a number, from 0, on a batch, with the requests of this process.
+        """Compute a step, by its number from 0, on a batch, with the requests of this process.
 
-        If processes were given different examples, it is a UserCodeError.
+        Different examples in two processes raise a UserCodeError.
         """
         part = next((part for part in batch.parts if part is not None), None)
         if not self._is_tried and part is not None:
@@ -127,25 +127,26 @@ class Step(abc.ABC):
     ) -> train_step.StepOutput:
         """Compute a step and apply its gradients.
 
-        `requests` is what this process adds to the sum over all: its requests as 0 or 1, and the
-        fingerprint of the batch. The output has metrics if the engine adds them up in steps.
+        `requests` are the numbers that this process adds to the sum over all processes. They are
+        each request as 0 or 1, and the fingerprint of the batch. The output has metrics if the
+        engine adds them up in steps.
         """
 
     def check(self, part: Any) -> None:
-        """Refuse a model whose examples, of which these are some, depend on each other."""
+        """Refuse a model in which examples depend on each other, by trying it on these."""
         with user.guard(self.module.path, "computing the loss of some examples raised"):
             independence.check(self._replica, part, self._targets)
 
 
 class Engine(Protocol):
-    """Computes steps in any order; each batch that is submitted leads to one step."""
+    """Computes one step for each submitted batch, in any order."""
 
     @property
     def pending(self) -> int:
-        """How many steps are submitted and have no result yet."""
+        """Number of submitted steps without a result."""
 
     def reset(self) -> None:
-        """Forget what the metrics have seen."""
+        """Reset the metrics."""
 
     def submit(
         self, step: int, batch: batching.Batch, requests: frozenset[StepRequest]
@@ -156,16 +157,16 @@ class Engine(Protocol):
         """Wait for all pending steps, and return the results since the last call."""
 
     def metrics(self) -> dict[str, float]:
-        """The metrics over what they have seen, and what else tells how training goes."""
+        """The metrics since the last reset, and other numbers that describe training."""
 
     def evaluate(self, watched: Watched) -> dict[str, float] | None:
-        """Loss and metrics over the examples to evaluate on; None without such examples."""
+        """Loss and metrics over the evaluation data. None: the job has none."""
 
     def weights_are_finite(self) -> bool:
-        """Whether the weights that are trained are finite numbers; no step may be pending."""
+        """Whether all trained weights are finite. No step may be pending."""
 
     def barrier(self) -> None:
-        """Return when all processes that run this loop have come here."""
+        """Return once all processes that run this loop have called it."""
 
 
 class Synchronous:
@@ -180,7 +181,7 @@ class Synchronous:
         evaluator: evaluate.Evaluator | None,
         examples: batching.BatchSource | None,
     ) -> None:
-        """Take the replicas of this process, and the examples to evaluate on."""
+        """Take the replicas of this process, and the evaluation data."""
         self._replicas = replicas
         self._step = step
         self._evaluator = evaluator
@@ -188,7 +189,7 @@ class Synchronous:
         self._latest: dict[str, float] | None = None
 
     def reset(self) -> None:
-        """Forget what the metrics have seen."""
+        """Reset the metrics."""
         self._latest = None
         evaluate.reset_metrics(self._replicas)
 
@@ -205,7 +206,7 @@ class Synchronous:
         return []
 
     def metrics(self) -> dict[str, float]:
-        """The metrics over all ranks: those that the last step has given, if it has."""
+        """The metrics over all ranks, from the last step if it added them up."""
         return self.reduce_metrics() if self._latest is None else self._latest
 
     def reduce_metrics(self) -> dict[str, float]:
@@ -217,7 +218,7 @@ class Synchronous:
         return evaluate.MetricReduction(self._replicas)
 
     def weights_are_finite(self) -> bool:
-        """Whether the weights that are trained are finite, the same on every process."""
+        """Whether all trained weights are finite, the same on every process."""
         return self._finiteness()
 
     @functools.cached_property
@@ -225,7 +226,7 @@ class Synchronous:
         return state.finiteness(self._replicas[0])
 
     def barrier(self) -> None:
-        """Return when every rank has come here."""
+        """Return once every rank has called it."""
         self._barrier()
 
     @functools.cached_property
@@ -246,17 +247,16 @@ class RunTemplate(abc.ABC):
     def __init__(self, context: setup.RunContext) -> None:
         self.context = context
         self.barrier: Callable[[], object] | None = None
-        """Returns when all processes have come to it; absent before `prepare` sets it.
-
-        The template's: if all processes end alike, none leaves before all have come.
+        """Returns once all processes have called it. None before `prepare` sets it. The run calls
+        it at the end, so that no process leaves before the others have finished.
         """
 
     @abc.abstractmethod
     def connect(self) -> AbstractContextManager[None]:
-        """Reach the other processes, until the body ends."""
+        """Connect to the other processes while the body runs."""
 
     def watch_peers(self) -> AbstractContextManager[None]:
-        """End this process if one that it needs is lost, until the body ends."""
+        """Exit if a process that this one needs is lost, while the body runs."""
         peers = cluster.watched(self.context.settings.cluster)
         return cluster.watching(peers, self.context.give_up)
 
@@ -266,8 +266,8 @@ class RunTemplate(abc.ABC):
 
     @abc.abstractmethod
     def build_engine(self, engine_setup: setup.EngineSetup) -> Engine:
-        """Build the engine that trains what is prepared."""
+        """Build the engine that trains the prepared model."""
 
     @abc.abstractmethod
     def describe(self, total: int | None) -> Iterable[str]:
-        """Lines for people on what is prepared, from the number of steps where that is known."""
+        """Lines for the log that describe the run. `total`: number of steps, if known."""

@@ -1,6 +1,7 @@
-"""Whether the models of all devices and processes are the same in what is no variable.
+"""Whether the models of all devices and processes agree in everything but variables.
 
-Variables are shared from the first replica; a vocabulary or a constant is each process' own.
+All replicas get the variables of the first one. But each process computes vocabularies and
+constants by itself.
 """
 
 from collections.abc import Sequence
@@ -19,14 +20,15 @@ FUNCTION = (
 )
 
 Descriptions = tuple[Sequence[likeness.Digests], Sequence[likeness.Digests]]
-"""The layers of each device of a process; and what traces of them have, of the first, all or none.
+"""The layers of each device of a process, and their traces: of the first device, of all, or of
+none.
 """
 
 
 def check(cluster: tasks.Cluster, device: str, models: Descriptions, remedy: str) -> None:
-    """Refuse (UserCodeError) models that differ; all processes call it alike.
+    """Refuse (UserCodeError) models that differ.
 
-    `device` is one of this process, by which it talks to others.
+    All processes call it alike. `device` is a device of this process, which exchanges the digests.
     """
     layers, traced = models
     difference = _find_device(layers)
@@ -39,7 +41,7 @@ def check(cluster: tasks.Cluster, device: str, models: Descriptions, remedy: str
 
 
 def _find_process(cluster: tasks.Cluster, device: str, parts: likeness.Digests) -> str | None:
-    """Say in which part a process differs from the first one; the same everywhere."""
+    """Describe how a process differs from the first one. All processes return the same."""
     compare, programs = agreement.find_difference, collectives.Program
     sizes = {"the number of layers": len(parts)}
     whole = {"the model": agreement.digest("\n".join(map(str, parts.values())))}
@@ -50,7 +52,7 @@ def _find_process(cluster: tasks.Cluster, device: str, parts: likeness.Digests) 
 
 
 def _find_device(models: Sequence[likeness.Digests]) -> str | None:
-    """Say in which part the models of two devices differ, whatever the names that Keras counts."""
+    """Describe how the models of two devices differ, apart from names that Keras numbers."""
     first = models[0] if models else {}
     for model in models[1:]:
         if len(model) != len(first):

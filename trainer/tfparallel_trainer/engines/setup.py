@@ -1,4 +1,4 @@
-"""What every part of a run works with, and what it prepares once the processes have met."""
+"""The context of a run, and what it prepares once the processes are connected."""
 
 import contextlib
 import dataclasses
@@ -31,7 +31,7 @@ from tfparallel_trainer.process_settings import Settings
 from tfparallel_trainer.reporting import console
 
 _generations = itertools.count()
-"""Of the meshes of this process; a script may train several times."""
+"""Counts the meshes of this process; a script may train several times."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,26 +45,30 @@ class RunContext:
     give_up: Callable[[errors.TrainerError], None]
     """Ends the process from any thread."""
     watch: stall.Watch
-    """Takes this process's signs of life."""
+    """Receives a sign of life of this process at each step."""
     started: float
     """time.monotonic() at the start of the process."""
     device_count: int | None = None
-    """How many devices this process has, where it has joined its peers before."""
+    """Number of devices of this process, if it has already joined its peers."""
     script: bool = False
-    """Whether the user's script calls, which keeps the trained model itself."""
+    """Whether the user's script runs this, and keeps the trained model itself."""
     logs: bool = True
     """Whether the chief writes records into the output directory."""
     facts: Mapping[str, int] = dataclasses.field(default_factory=dict)
-    """What else must be the same in all processes."""
+    """Further facts that must be the same in all processes."""
     has_callbacks: bool = False
     """Whether the script gives callbacks."""
     has_twins: bool = False
-    """Whether the script gives a model, of which each other device gets a copy by description."""
+    """Whether the script gives a model. Each further device gets a copy, built from its
+    configuration."""
     until_end: contextlib.ExitStack = dataclasses.field(default_factory=contextlib.ExitStack)
-    """What lasts until the run ends; `train_to_end` closes it."""
+    """Contexts that last until the run ends; `train_to_end` closes them."""
 
     def count_devices(self) -> int:
-        """How many devices this process has; they are configured unless it has joined its peers."""
+        """Return the number of devices.
+
+        They are configured first, unless the process has joined its peers.
+        """
         settings = self.settings
         if self.device_count:
             return self.device_count
@@ -77,14 +81,14 @@ class RunContext:
 
     @contextlib.contextmanager
     def join_cluster(self, count: int) -> Iterator[list[str]]:
-        """Be one cluster with the peers in the body, which gets the names of the devices."""
+        """Join one cluster with the peers while the body runs; yields the names of the devices."""
         cluster, handle = self.settings.cluster, None
         if not self.device_count and not cluster.alone:
             limit = self.settings.job.trainer.start_timeout_seconds
             with self.watch.waiting():
                 connections = rendezvous.meet(cluster, limit, self.out.say)
                 handle = rendezvous.join(cluster, connections)
-        self.stop.install()  # TensorFlow takes SIGTERM when it starts a cluster
+        self.stop.install()  # TensorFlow replaces the handler of SIGTERM when it starts a cluster
         names = devices.names(cluster, count)
         self.check_same_everywhere(names[0], count)
         self._choose_transport(names)
@@ -92,7 +96,7 @@ class RunContext:
         del handle  # what holds the cluster
 
     def _choose_transport(self, names: Sequence[str]) -> None:
-        """Let groups of GPUs use NCCL if they can, and say so."""
+        """Choose NCCL for groups of GPUs if they can use it, and log the choice."""
         cluster = self.settings.cluster
         if ":GPU:" not in names[0] or len(names) * len(cluster.tasks) == 1:
             return
@@ -103,7 +107,7 @@ class RunContext:
             self.out.say(nccl.describe(obstacle))
 
     def check_same_everywhere(self, device: str, count: int) -> None:
-        """Refuse (BadConfigurationError) a run in which a process is started otherwise."""
+        """Refuse (BadConfigurationError) a run whose processes were started differently."""
         path = self.module.path
         job = "the arguments of fit" if self.script else "the job file"
         facts = {
@@ -114,35 +118,38 @@ class RunContext:
             ),
             **self.facts,
         }
-        with self.watch.waiting():  # a script may do what it likes before it comes here
+        with self.watch.waiting():  # a script may have run anything before this
             agreement.check(self.settings.cluster, device, facts)
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class EngineSetup:
-    """What an engine is built from and a run trains with."""
+    """The values that an engine is built from."""
 
     replicas: list[Replica]
     training: feed.Feed
     evaluation: feed.Feed | None
     saved: store.Store | None
-    """Where this process saves checkpoints; None when it does not."""
+    """The store of checkpoints. None: this process saves none."""
     state: shard.State
-    """What this process brings to a checkpoint."""
+    """The variables that this process writes to a checkpoint."""
     start: files.Position
     attempt: int
     """Number of this attempt, from 1."""
     advice: list[str]
     """Sentences for the user about the model."""
     export: Callable[[files.Position], None] | None = None
-    """Leaves the trained model, on all processes; absent: the first replica has all of it."""
+    """Exports the trained model; all processes call it. Absent: the first replica has all of it."""
     build_model_access: Callable[[Sequence[Any]], Any] | None = None
-    """Gives what callbacks see as the model; absent: replicas of the whole model."""
+    """Builds what callbacks see as the model. Absent: they see replicas of the whole model."""
     placement: Callable[[], progress.Placement | None] = lambda: None
     steps_by_worker: dict[str, int] | None = None
 
     def copy_state(self, at: files.Position) -> Callable[[], None] | None:
-        """Copy the state; gives what saves it as a checkpoint, if this process is one that does."""
+        """Copy the state; returns a function that saves it as a checkpoint.
+
+        None: this process saves none.
+        """
         if self.saved is None:
             return None
         return functools.partial(self.saved.save, self.saved.copy(self.state), at)
@@ -157,11 +164,11 @@ def prepare(
 ) -> EngineSetup:
     """Load the data, build a replica on each device and restore the newest checkpoint.
 
-    Variables are created in the scope. The division says how batches are cut when the mesh has but
-    one rank; absent: over its data axis.
+    Variables are created in the scope. `division` says how batches are divided if the mesh has one
+    rank only. Absent: over its data axis.
 
     Raises:
-        UserCodeError: the module's functions raise, or give what cannot be trained.
+        UserCodeError: the module's functions raise, or return what cannot be trained.
         BadConfigurationError: the checkpoints or the initial weights are those of another model,
             or another live job writes there.
         PreemptedError: a newer attempt has started.
@@ -229,12 +236,12 @@ def prepare(
 
 
 def _trace(context: RunContext, replicas: Sequence[Replica], spec: Any) -> None:
-    """Find what steps take besides state, and refuse models that differ in it."""
+    """Find the closures of steps, and refuse models that differ in them."""
     module, first = context.module, replicas[0]
     cluster, is_twinned = context.settings.cluster, context.has_twins and len(replicas) > 1
     traces: list[tracing.Trace] = []
     is_traced = context.has_callbacks or module.has("callbacks") or is_twinned or not cluster.alone
-    # Steps of a stateful layer take one size of a batch, which the part's description lacks.
+    # Steps of a stateful layer need a fixed batch size, which the part's description lacks.
     if is_traced and not checks.find_stateful(first.model):
         with user.guard(module.path, "tracing a training step raised"):
             traces = [tracing.trace(first, spec)]
@@ -255,7 +262,7 @@ def _trace(context: RunContext, replicas: Sequence[Replica], spec: Any) -> None:
 
 
 def _check_metrics(module: user.Module, rank_replica: Replica, sample: Any) -> None:
-    """Refuse metrics that are wrong when they are added up."""
+    """Refuse metrics that would be wrong as sums over replicas."""
     with tf.device(rank_replica.device), user.guard(module.path, "computing the metrics raised"):
         tensors = nest.convert(tf.convert_to_tensor, sample)
         model = rank_replica.model
@@ -265,7 +272,7 @@ def _check_metrics(module: user.Module, rank_replica: Replica, sample: Any) -> N
 def division_for(
     mesh: shape.MeshShape, settings: Settings, device_count: int
 ) -> batching.BatchSharding:
-    """How batches are cut for the devices of this process."""
+    """How batches are divided over the devices of this process."""
     first = settings.cluster.me * device_count
     places = [mesh.coordinates(first + rank)[shape.Axis.DATA] for rank in range(device_count)]
     return batching.BatchSharding(
@@ -278,7 +285,7 @@ def division_for(
 def examples(
     settings: Settings, module: user.Module, division: batching.BatchSharding
 ) -> tuple[feed.Feed, feed.Feed | None]:
-    """The examples to train on, and those to evaluate on while training."""
+    """The training data, and the data to evaluate on during training."""
     evaluates = module.has("evaluation_data") and not settings.job.evaluator
     evaluation = (
         data_functions.evaluation(module, data_request(settings, division)) if evaluates else None
@@ -287,7 +294,7 @@ def examples(
 
 
 def data_request(settings: Settings, division: batching.BatchSharding) -> data_functions.Request:
-    """What data functions are asked for."""
+    """The request that is passed to the data functions."""
     endless_allowed = settings.job.trainer.steps is not None
     return data_functions.Request(user_context(settings), division, endless_allowed)
 
@@ -305,7 +312,7 @@ def user_context(settings: Settings, epoch: int = 0) -> user.Context:
 
 
 def check_export(context: RunContext, model: Any) -> None:
-    """See before training, as `export` does, that the model can be written; a script keeps it."""
+    """Check before training that `export` will be able to write the model; a script keeps it."""
     if context.script:
         return
     export.check(model, context.module.path)

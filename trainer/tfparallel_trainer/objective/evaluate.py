@@ -104,7 +104,7 @@ class MetricReduction:
 
 
 def reset_metrics(replicas: Sequence[Replica]) -> None:
-    """Forget what the metrics have seen."""
+    """Reset the metrics."""
     for local_replica in replicas:
         local_replica.model.reset_metrics()
 

@@ -17,7 +17,7 @@ class MeshRun(engine.RunTemplate):
 
     @contextlib.contextmanager
     def connect(self) -> Iterator[None]:
-        """Be one cluster with all peers."""
+        """Join one cluster with all peers."""
         count = self.context.count_devices()
         ranks = count * len(self.context.settings.cluster.tasks)
         self._mesh = self.context.mesh(data=ranks)
@@ -38,10 +38,11 @@ class MeshRun(engine.RunTemplate):
         return engine_setup
 
     def build_engine(self, engine_setup: setup.EngineSetup) -> engine.Engine:
-        """Trace nothing yet: the first step does."""
+        """Build the steps. The first call of each traces it."""
         module, evaluator = self.context.module, None
         if engine_setup.evaluation is not None:
-            # A script's callbacks (SwapEMAWeights) say whether averages are, as in Keras.
+            # In a script, callbacks decide whether averages are evaluated, as in Keras
+            # (SwapEMAWeights).
             averaged, spec = not self.context.script, engine_setup.evaluation.spec
             evaluator = mesh_steps.MeshEvaluator(
                 module, engine_setup.replicas, spec, averaged=averaged
@@ -63,7 +64,7 @@ class MeshRun(engine.RunTemplate):
         return synchronous
 
     def describe(self, total: int | None) -> Iterator[str]:
-        """The ranks, where they are, and their parts of a batch."""
+        """The ranks, their processes, and their parts of a batch."""
         ranks, settings = self._mesh.data, self.context.settings
         if ranks == 1 and self.context.script:
             return

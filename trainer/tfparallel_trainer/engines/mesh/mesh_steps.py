@@ -27,8 +27,9 @@ from tfparallel_trainer.objective.replica import Replica
 class MeshTrainStep(engine.Step):
     """The training step as a tf.function, traced once for each pattern of empty ranks.
 
-    A step that gives the metrics adds them up together with the gradients. With `leaves_out` one
-    that is not finite changes nothing but the seeds. `spec`: tf.TensorSpec [None, …] of a part.
+    A step that gives the metrics adds them up together with the gradients. With `leaves_out`, a
+    step that is not finite changes nothing but the seeds. `spec`: tf.TensorSpec [None, …] of a
+    part.
     """
 
     def __init__(
@@ -104,7 +105,8 @@ class MeshTrainStep(engine.Step):
             ]
         pattern = tuple(part is not None for part in rank_parts)
         parts = [part for part in rank_parts if part is not None]
-        # A step that is left out leaves the metrics as they were, so they are not known within it.
+        # If the step is left out, the metrics stay as they were, so the step itself cannot return
+        # them.
         gives_metrics = gives_metrics and not self._leaves_out
         output: train_step.StepOutput = self._function(pattern, gives_metrics)(
             tf.constant(step, tf.int64),
@@ -115,7 +117,7 @@ class MeshTrainStep(engine.Step):
 
     def _function(self, pattern: tuple[bool, ...], gives_metrics: bool) -> Any:
         if not all(pattern) and self._traits is None:
-            # Only a rank with examples knows which kinds of gradients its model has.
+            # Only a rank that has examples can find the kinds of its model's gradients.
             self._function((True,) * len(pattern), gives_metrics)
         key = pattern, gives_metrics
         if key not in self._traced:
@@ -160,7 +162,7 @@ class MeshTrainStep(engine.Step):
     def _phases(
         self, replica: Replica, rank_input: train_step.RankInput
     ) -> list[train_step.ReducedPhase]:
-        """Compute and apply each phase on a rank; gives what each led to."""
+        """Compute and apply each phase on a rank; returns their results."""
         before = state.Memory(replica) if self._leaves_out else None
         results = []
         for phase, shared in train_step.compute_phases(replica, rank_input):
@@ -174,7 +176,7 @@ class MeshTrainStep(engine.Step):
 
 
 def _unsized_nothing(spec: Any) -> Any:
-    """A part of no examples, which is traced as one of some."""
+    """A part without examples, traced as if it had some."""
     return nest.packed(
         spec,
         [
@@ -197,7 +199,7 @@ class MeshEvaluator(evaluate.Evaluator):
         *,
         averaged: bool = True,
     ) -> None:
-        """Evaluate averages of the weights if `averaged`, where the optimizer keeps them."""
+        """If `averaged`, evaluate the averages of the weights that the optimizer keeps."""
         super().__init__(
             replicas,
             state.sharing_statistics(replicas),
@@ -209,7 +211,7 @@ class MeshEvaluator(evaluate.Evaluator):
         self._report = evaluate.MetricReduction(replicas)
 
     def sums(self, batch: batching.Batch) -> Any:
-        """Over the parts of this process."""
+        """The sums over the parts of this process."""
         sums = np.zeros((2, len(self._replicas[0].terms)))
         for index, part in enumerate(batch.parts):
             if part is not None:
@@ -218,7 +220,7 @@ class MeshEvaluator(evaluate.Evaluator):
         return sums
 
     def results(self, sums: Any) -> dict[str, float]:
-        """Over all processes."""
+        """The results over all processes."""
         values, totals = self._report(sums)
         return {**evaluate.losses(self._replicas[0], totals), **values}
 

@@ -1,4 +1,4 @@
-"""The chief's engine: gives batches to workers, takes what their steps return, and adds it up."""
+"""The chief's engine: sends batches to workers, and adds up the results of their steps."""
 
 import dataclasses
 import math
@@ -18,21 +18,25 @@ from tfparallel_trainer.objective import evaluate, metric_sums
 from tfparallel_trainer.objective.replica import Replica
 
 _WAITING_PER_WORKER = 3
-"""Batches that are given out at once for each worker: one in work, the others on their way."""
+"""Pending batches per worker: the worker computes one, the others are queued."""
 
 
 @dataclasses.dataclass(slots=True)
 class Staleness:
-    """How many steps of others came between reading the weights and applying a gradient."""
+    """Statistics of staleness.
+
+    Staleness is the number of other workers' steps between reading the weights and applying a
+    gradient.
+    """
 
     total: int = 0
     steps: int = 0
     largest: int = 0
     dropped: int = 0
-    """Gradients that were older than the bound."""
+    """Number of gradients whose staleness exceeded the bound."""
 
     def add(self, staleness: int, applied: bool) -> None:
-        """Take in a step."""
+        """Count a step."""
         if not applied:
             self.dropped += 1
             return
@@ -41,7 +45,7 @@ class Staleness:
         self.largest = max(self.largest, staleness)
 
     def values(self, bounded: bool) -> dict[str, float]:
-        """As metrics."""
+        """The statistics as metrics."""
         metrics = {
             "staleness_mean": self.total / max(self.steps, 1),
             "staleness_max": float(self.largest),
@@ -51,7 +55,7 @@ class Staleness:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Work:
-    """A batch that is given out."""
+    """A batch that a worker computes."""
 
     step: int
     batch: batching.Batch
@@ -64,7 +68,7 @@ class Asynchronous:
     ledger: Ledger[Work]
     workers: presence.Workers
     replica: Replica
-    """Its variables are on the servers."""
+    """The replica whose variables are on the servers."""
     steps: WorkerFunctions
     training: batching.BatchSource
     evaluation: batching.BatchSource | None
@@ -79,23 +83,23 @@ class Asynchronous:
             self._evaluate = self.steps.evaluation(self.evaluation.spec)
         self._results: list[engine.StepResult] = []
         self._omission: verification.Check | None = None
-        """Of a step that cannot be compared, to go with the next result."""
+        """Why a step cannot be compared; the next result reports it."""
         self._states = self._nothing()
         self.staleness = Staleness()
 
     @property
     def pending(self) -> int:
-        """How many steps are given and not made yet."""
+        """Number of submitted steps without a result."""
         return len(self.ledger)
 
     def reset(self) -> None:
-        """Forget what the metrics have seen."""
+        """Reset the metrics."""
         self._states = self._nothing()
 
     def submit(
         self, step: int, batch: batching.Batch, requests: frozenset[engine.StepRequest]
     ) -> tuple[Sequence[engine.StepResult], frozenset[engine.StepRequest]]:
-        """Give a batch to the next worker that is free."""
+        """Submit a batch to the next free worker."""
         changed = engine.StepRequest.CHANGED in requests
         if self.referee is not None and self.referee.is_due(batch.examples, changed=changed):
             self._omission = self.referee.omission(step)
@@ -110,7 +114,7 @@ class Asynchronous:
     def _give_alone(
         self, work: Work, referee: server_referee.ServerReferee
     ) -> Sequence[engine.StepResult]:
-        """Have a step made when all before it are, and compared with one process."""
+        """Run a step alone, after all earlier steps, and compare it with one process."""
         results = [*self.drain()]
         before, states = referee.state(), self._states
         self._states = self._nothing()
@@ -126,14 +130,14 @@ class Asynchronous:
         return [*results, result]
 
     def drain(self) -> Sequence[engine.StepResult]:
-        """Return when no step is pending."""
+        """Wait until no step is pending."""
         while self.ledger:
             self._take_in(self.ledger.take())
         self.steps.count()
         return self._collected()
 
     def metrics(self) -> dict[str, float]:
-        """The metrics over all steps since they were reset, and staleness over all steps."""
+        """The metrics since the last reset, and the staleness of all steps."""
         values = metric_sums.results(self.replica, worker_steps.states(self.replica, self._states))
         bounded = self.steps.max_staleness is not None
         return {**values, **self.staleness.values(bounded)}
@@ -150,7 +154,7 @@ class Asynchronous:
         return {**evaluate.losses(self.replica, total[:sums].reshape(2, -1)), **values}
 
     def weights_are_finite(self) -> bool:
-        """Read the weights from the servers and look."""
+        """Read the weights from the servers, and check that they are finite."""
         weights = self.replica.model.trainable_variables
         return all(bool(np.isfinite(np.asarray(weight)).all()) for weight in weights)
 
@@ -193,13 +197,13 @@ class Asynchronous:
         return results
 
     def _nothing(self) -> np.ndarray:
-        """The states of metrics that have seen nothing, one after the other."""
+        """The states of the metrics after a reset, one after the other."""
         shapes = (variable.shape for variable in self.replica.model.metrics_variables)
         return np.zeros(sum(math.prod(shape) for shape in shapes))
 
 
 def waiting(workers: int) -> int:
-    """How many batches are given out at once to so many workers."""
+    """Number of pending batches for a number of workers."""
     return workers * _WAITING_PER_WORKER
 
 

@@ -1,6 +1,6 @@
-"""What workers and servers do until they learn that training has ended: they ask the chief.
+"""How workers and servers learn from the chief that training has ended.
 
-They load no module of the user: the chief traces its functions and TensorFlow sends the graphs.
+They do not load the user's module: the chief traces its functions, and TensorFlow sends the graphs.
 TensorFlow's servers never end by themselves. So the chief answers at its address whether training
 continues; its own TensorFlow server takes another port, which TensorFlow tells the others.
 """
@@ -24,7 +24,7 @@ from tfparallel_trainer.tasks import Task
 
 _ASK_EVERY_SECONDS = 1.0
 _LINGER_SECONDS = 2.0
-"""The chief leaves first: its TensorFlow complains of those that it cannot say goodbye to."""
+"""The chief exits first: its TensorFlow logs errors about peers that have already exited."""
 
 _ASK_SECONDS = 3.0
 _LISTEN_SECONDS = 1.0
@@ -32,14 +32,14 @@ _LONGEST_NAME = 64
 
 
 class Answer(enum.StrEnum):
-    """What the chief says."""
+    """An answer of the chief."""
 
     RUN = "run"
     DONE = "done"
 
 
 class Control(cluster.Listener):
-    """The chief's end; answers from a thread as long as the body of `with` runs."""
+    """The chief's side: answers from a thread while the body of `with` runs."""
 
     def __init__(self, chief: Task) -> None:
         super().__init__(chief, "control", self._reply)
@@ -51,19 +51,22 @@ class Control(cluster.Listener):
         self._changed = threading.Condition()
 
     def dismiss(self, names: Iterable[str], seconds: float) -> None:
-        """Answer that training is done, and wait until all of these have heard it."""
+        """Answer that training is done, and wait until all named processes have received it."""
         tasks = set(names)
         with self._changed:
             self._answer = Answer.DONE
             self._changed.wait_for(lambda: tasks <= self._dismissed, seconds)
 
     def silence(self, name: str) -> float:
-        """For how many seconds a process has not asked."""
+        """Seconds since a process last asked."""
         with self._changed:
             return time.monotonic() - self._asked_at.get(name, self._opened_at)
 
     def life(self, name: str) -> str:
-        """What tells the process that asked last by this name from those before; or empty."""
+        """Identifier of the process that last asked under a name; empty if none has asked.
+
+        A restart changes it.
+        """
         with self._changed:
             return self._lives.get(name, "")
 
@@ -73,7 +76,7 @@ class Control(cluster.Listener):
             self._lives.pop(name, None)
 
     def absent(self, peer: Task) -> str:
-        """Why a process cannot be worked with; empty when it listens and has asked."""
+        """Why a process is unavailable; empty if it listens and has asked."""
         with self._changed:
             has_asked = peer.name in self._asked_at
         return cluster.unreachable(peer) or ("" if has_asked else "it has not asked the chief")
@@ -96,7 +99,10 @@ class Control(cluster.Listener):
 
 
 def ask(chief: Task, name: str, life: str) -> Answer | None:
-    """Ask the chief whether training continues; a restarted process has another life."""
+    """Ask the chief whether training continues.
+
+    `life` identifies this process; a restart changes it.
+    """
     try:
         with socket.create_connection(cluster.endpoint(chief), _ASK_SECONDS) as connection:
             connection.sendall(f"{name} {life}".encode())
@@ -116,11 +122,13 @@ def serve(settings: Settings, out: console.Console, stop: termination.Terminatio
     """
     devices.prepare(settings.cpu_devices, settings.cluster.alone)
     server = _start(settings)
-    stop.install()  # TensorFlow takes SIGTERM when it starts a server
+    stop.install()  # TensorFlow replaces the handler of SIGTERM when it starts a server
     task, chief = settings.cluster.task, settings.cluster.tasks[0]
     limit = settings.job.trainer.start_timeout_seconds
     out.say(f"{task.name} serves at {task.address} for {chief.name} at {chief.address}")
-    stop.allow(termination.STEP_SECONDS)  # when all are asked at once, the chief saves first
+    stop.allow(
+        termination.STEP_SECONDS
+    )  # if all processes get SIGTERM together, the chief saves first
     answered_at, has_answered, life = time.monotonic(), False, secrets.token_hex(4)
     while (answer := ask(chief, task.name, life)) is not Answer.DONE:
         if answer is Answer.RUN:

@@ -1,7 +1,7 @@
-"""Work that is given to workers: all of it comes back, whoever is lost or hung meanwhile.
+"""Keeps track of the workers' work, so that none is lost when workers are lost or hang.
 
-TensorFlow gives the work of a worker that is lost to another. For one that is hung it waits
-without limit, so what such a worker holds is given out again here, and may then be done twice.
+TensorFlow reschedules the work of a lost worker. But it waits for a hung worker without limit, so
+the ledger reschedules that worker's work, which may then be done twice.
 """
 
 import concurrent.futures
@@ -14,7 +14,7 @@ import tensorflow as tf
 
 _LOOK_EVERY_SECONDS = 1.0
 _LOOK_AGAIN_SECONDS = 0.2
-"""After how long results that could not be brought here are looked for again."""
+"""Seconds before results that could not be fetched are fetched again."""
 
 Label = TypeVar("Label")
 """Type of the caller's key for a work item."""
@@ -28,28 +28,28 @@ class _WorkItem(Generic[Label]):
 
 
 class Ledger(Generic[Label]):
-    """The work that is given out and has not come back."""
+    """The work whose results have not arrived."""
 
     def __init__(self, coordinator: Any, threads: int, count_hung: Callable[[], int]) -> None:
-        """Give work by TensorFlow's coordinator; as many threads fetch results."""
+        """Schedule work by TensorFlow's coordinator; `threads` fetch results."""
         self._coordinator = coordinator
         self._count_hung = count_hung
         self._threads = concurrent.futures.ThreadPoolExecutor(threads, "results")
         self._pieces: dict[concurrent.futures.Future[Any], _WorkItem[Label]] = {}
         self._abandoned: list[concurrent.futures.Future[Any]] = []
-        """Of pieces that were given out again; a hung worker still has each that has not ended."""
+        """Labels of rescheduled work items; a hung worker still has those that have not ended."""
 
     def __len__(self) -> int:
         return len(self._pieces)
 
     def send(self, label: Label, function: Any, arguments: tuple[Any, ...]) -> None:
-        """Give work to the next worker that is free, or raise what an earlier piece failed with."""
+        """Schedule work on the next free worker, or raise the error of an earlier item."""
         value = self._coordinator.schedule(function, args=arguments)
         piece = _WorkItem(label, function, arguments)
         self._pieces[self._threads.submit(fetch, value)] = piece
 
     def take(self) -> list[tuple[Label, Any]]:
-        """What has come back; waits for something where nothing has."""
+        """Return the results that have arrived; waits for at least one."""
         while self._pieces:
             results = self.ready(_LOOK_EVERY_SECONDS)
             if results:
@@ -58,7 +58,7 @@ class Ledger(Generic[Label]):
         return []
 
     def ready(self, seconds: float = 0.0) -> list[tuple[Label, Any]]:
-        """What has come back; waits no longer than this where nothing has."""
+        """Return the results that have arrived; waits at most `seconds` for one."""
         ended, _ = concurrent.futures.wait(
             self._pieces, seconds, concurrent.futures.FIRST_COMPLETED
         )
@@ -67,31 +67,31 @@ class Ledger(Generic[Label]):
             piece = self._pieces.pop(future)
             try:
                 results.append((piece.label, future.result()))
-            except tf.errors.CancelledError:  # another piece has failed, and this raises its error
+            except tf.errors.CancelledError:  # another item has failed, and this raises its error
                 self.send(piece.label, piece.function, piece.arguments)
         return results
 
     def _rescue(self) -> None:
         """Reschedule work that only hung workers can have.
 
-        Each has one piece at a time, and may take one when it is already known to be hung: the
-        coordinator does not know. So long as there are more, others bring them back.
+        Each worker has one item at a time. It may take one although it is known to hang, because
+        the coordinator does not know. While more items are pending, other workers return them.
         """
         self._abandoned = [future for future in self._abandoned if not future.done()]
         if len(self._pieces) > self._count_hung() - len(self._abandoned):
             return
         for future, piece in list(self._pieces.items()):
-            del self._pieces[future]  # its result is never taken, should it ever come
+            del self._pieces[future]  # its result is never taken
             self._abandoned.append(future)
             self.send(piece.label, piece.function, piece.arguments)
 
 
 def fetch(value: Any) -> Any:
-    """Bring the results of a step here, which may be a step that is made again.
+    """Fetch the results of a step, which may be a repeated one.
 
-    Results wait on the worker that made them. When it is lost first, bringing them here fails; the
-    coordinator notices by itself and gives the step to another. An error that the step itself
-    ended with is the same object at every look.
+    The worker keeps the results until they are fetched. If the worker is lost first, fetching
+    fails; the coordinator notices that, and reschedules the step. An error of the step itself is
+    the same object at every attempt.
     """
     before: tf.errors.OpError | None = None
     while True:

@@ -24,10 +24,10 @@ from tfparallel_trainer.engines.servers import (
 from tfparallel_trainer.objective import trial
 
 _ENDING_SECONDS = 1.0
-"""How long a process that ends may still listen after its connections are gone."""
+"""Seconds for which an exiting process may still listen after its connections are closed."""
 
 _DISMISS_SECONDS = 10.0
-"""How long the others may take to hear that training is done."""
+"""Seconds for which the chief waits until the others know that training is done."""
 
 
 class ParameterServerRun(engine.RunTemplate):
@@ -40,7 +40,7 @@ class ParameterServerRun(engine.RunTemplate):
 
     @contextlib.contextmanager
     def connect(self) -> Iterator[None]:
-        """Reach workers and servers, and dismiss them when all is done."""
+        """Connect to workers and servers, and dismiss them at the end."""
         self.context.count_devices()
         others, out = self._cluster.peers, self.context.out
         with control.Control(self._cluster.task) as self._answers:
@@ -54,7 +54,7 @@ class ParameterServerRun(engine.RunTemplate):
 
     @contextlib.contextmanager
     def watch_peers(self) -> Iterator[None]:
-        """Look which workers are there, and whether all servers are."""
+        """Watch which workers are available, and whether all servers are."""
         servers, give_up = self._cluster.with_role(tasks.SERVER), self.context.give_up
         with (
             presence.watching(self._workers, servers, self._answers, self._limit, give_up),
@@ -64,11 +64,11 @@ class ParameterServerRun(engine.RunTemplate):
             yield
 
     def prepare(self) -> setup.EngineSetup:
-        """Build the model on the servers; nobody waits for the chief, which ends last."""
+        """Build the model on the servers. It needs no barrier, because the chief ends last."""
         context = self.context
         with context.watch.waiting():
             strategy = _connect(self._cluster)
-        context.stop.install()  # TensorFlow takes SIGTERM when it starts a cluster
+        context.stop.install()  # TensorFlow replaces the handler when it starts a cluster
         self._strategy = strategy
         self._coordinator = tf.distribute.coordinator.ClusterCoordinator(strategy)
         engine_setup = setup.prepare(context, shape.MeshShape(), [""], strategy.scope)
@@ -80,7 +80,7 @@ class ParameterServerRun(engine.RunTemplate):
         return dataclasses.replace(engine_setup, steps_by_worker=self._workers.steps)
 
     def build_engine(self, engine_setup: setup.EngineSetup) -> engine.Engine:
-        """Give the workers' steps to a coordinator."""
+        """Build the engine that schedules steps on the workers."""
         context, strategy = self.context, self._strategy
         (replica,) = engine_setup.replicas
         with strategy.scope():
@@ -115,7 +115,7 @@ class ParameterServerRun(engine.RunTemplate):
         )
 
     def describe(self, total: int | None) -> Iterator[str]:
-        """The workers and servers, and what bounds staleness."""
+        """The workers and servers, and the bound of staleness."""
         settings = self.context.settings
         servers, workers = self._cluster.with_role(tasks.SERVER), self._cluster.with_role("worker")
         bound = settings.job.trainer.max_staleness
@@ -131,8 +131,8 @@ class ParameterServerRun(engine.RunTemplate):
 def kernels_read_first() -> Iterator[None]:
     """Let Keras read the kernel of a convolution before it calls what XLA compiles.
 
-    It compiles those with groups, and in space with the channels first. XLA reads no variable of
-    another device.
+    Keras compiles grouped convolutions, and 3D convolutions with channels first. XLA cannot read a
+    variable of another device.
     """
     convolve = nn.conv
 
@@ -145,11 +145,11 @@ def kernels_read_first() -> Iterator[None]:
 
 @contextlib.contextmanager
 def _named(servers: Sequence[tasks.Task]) -> Iterator[None]:
-    """Say which server is gone when TensorFlow fails without it."""
+    """Name the lost server if TensorFlow fails because of it."""
     try:
         yield
     except tf.errors.OpError as error:
-        # One whose process is just ending listens for a moment yet.
+        # A server whose process is exiting may still listen for a moment.
         until = time.monotonic() + _ENDING_SECONDS
         while not (gone := [server for server in servers if cluster.refuses(server)]):
             if time.monotonic() > until:
@@ -162,7 +162,7 @@ def _named(servers: Sequence[tasks.Task]) -> Iterator[None]:
 
 
 def _connect(processes: tasks.Cluster) -> Any:
-    """Connect to all others; the chief's own server takes any port that is free."""
+    """Connect to all others. The chief's own TensorFlow server takes any free port."""
     host, _, _ = processes.task.address.rpartition(":")
     with cluster.reserved_port("") as port, cluster.limited():
         addresses = {**processes.addresses(), processes.task.role: [f"{host}:{port}"]}

@@ -1,7 +1,9 @@
-"""Which workers and servers are there. Training continues without a worker, but not a server.
+"""Watches which workers and servers are available.
 
-A process that has ended no longer listens at its port. One that is hung, or whose node is out of
-reach, no longer asks the chief whether training continues.
+Training continues without a worker, but not without a server.
+
+A process that has ended no longer listens at its port. A process that hangs, or whose node is
+unreachable, no longer asks the chief whether training continues.
 """
 
 import contextlib
@@ -15,14 +17,14 @@ from tfparallel_trainer.comms import cluster
 from tfparallel_trainer.engines.servers import control
 
 SILENCE_SECONDS = 30.0
-"""How long a process may not ask before it counts as hung; they ask once a second."""
+"""Seconds without a question after which a process counts as hung; processes ask once a second."""
 
 _INTERVAL_SECONDS = 1.0
 
 
 @dataclasses.dataclass
 class Workers:
-    """Which workers are there, and how many steps each has made."""
+    """Which workers are available, and how many steps each has made."""
 
     workers: Sequence[tasks.Task]
     answers: control.Control
@@ -38,7 +40,7 @@ class Workers:
 
     @property
     def missing(self) -> bool:
-        """Whether not one worker is there."""
+        """Whether no worker is available."""
         return len(self._gone | self._hung) == len(self.workers)
 
     def count_hung(self) -> int:
@@ -54,7 +56,7 @@ class Workers:
             self.say(f"{worker.name} makes steps again")
 
     def look(self) -> None:
-        """Look at each worker once, and tell what has changed."""
+        """Check each worker once, and log what has changed."""
         for worker in self.workers:
             self._look_at(worker)
 
@@ -85,7 +87,7 @@ class Workers:
             self.say(f"{worker.name} asks again")
 
     def _replaced(self, worker: tasks.Task) -> bool:
-        """Whether another process has come in its place so soon that nobody saw it gone."""
+        """Whether a new process has replaced a worker before anyone saw it gone."""
         before, life = self._lives.get(worker, ""), self.answers.life(worker.name)
         if life:
             self._lives[worker] = life
@@ -100,7 +102,10 @@ def watching(
     limit: float,
     give_up: Callable[[errors.TrainerError], None],
 ) -> Iterator[None]:
-    """Look at workers and servers in the body, from a thread; for `limit` seconds none may be."""
+    """Watch workers and servers from a thread while the body runs.
+
+    After `limit` seconds without any worker, the run gives up.
+    """
     over = threading.Event()
 
     def look() -> None:

@@ -1,7 +1,7 @@
-"""Compares steps of workers with one process, which the chief has in its host's memory.
+"""Compares steps of workers with a model of one process, in the memory of the chief's host.
 
-A step that is checked is made alone: those before it are done, and those after it wait. So it is
-compared at the weights that its worker has read, with all that it has written to the servers.
+A checked step runs alone: all earlier steps are done, and later ones wait. So the comparison uses
+the weights that the worker has read, and everything that it has written to the servers.
 """
 
 from typing import Any
@@ -29,9 +29,9 @@ class ServerReferee:
         *,
         always: bool,
     ) -> None:
-        """Take the model whose variables are on the servers, and that of one process.
+        """Take the model whose variables are on the servers, and the model of one process.
 
-        Where there is none, `single` says why.
+        If the latter does not exist, `single` says why.
 
         `spec`: tf.TensorSpec [None, …] of a batch.
         """
@@ -54,11 +54,11 @@ class ServerReferee:
         return self._schedule.is_due(examples, changed=changed)
 
     def omission(self, step: int) -> verification.Check | None:
-        """What there is to say of a step, by its number from 0, that cannot be compared."""
+        """Return why a step, by its number from 0, cannot be compared."""
         return verification.Check(step + 1, {}, [self._obstacle]) if self._obstacle else None
 
     def state(self) -> reference_model.Wholes:
-        """What the servers hold; no step may be pending."""
+        """The variables on the servers. No step may be pending."""
         self._outside = tracing.read(self._closures)
         return {key: reference_model.value_of(variable) for key, variable in self._served.items()}
 
@@ -70,10 +70,10 @@ class ServerReferee:
         loss: float,
         metrics: dict[str, float],
     ) -> verification.Check:
-        """Compare a step, by its number from 0, that was made alone from a state.
+        """Compare a step, by its number from 0, that ran alone from a state.
 
         Raises:
-            VerificationError: it gave other numbers than one process.
+            VerificationError: its numbers differ from those of one process.
         """
         changes = {key: variable - before[key] for key, variable in self.state().items()}
         of_worker = reference_model.StepOutcome(loss, {}, changes, metrics)
@@ -116,9 +116,10 @@ class ServerReferee:
 def build(
     module: user.Module, mesh: shape.MeshShape, seed: int, served: Any, sample: Any
 ) -> replica.Replica | str:
-    """Build the model of one process in the chief's memory; module and generators stay.
+    """Build the model of one process in the chief's memory; module and generators stay as they are.
 
-    Gives why that cannot be, as where `served`, the model that the servers have, is too large.
+    If that is impossible, return the reason, such as that `served`, the model on the servers, is
+    too large.
     """
     most = reference_model.most_weights()
     if served.count_params() > most:

@@ -1,4 +1,6 @@
-"""What workers run, traced once by the chief: a training step, and a part of an evaluation.
+"""The functions that workers run: a training step, and a part of an evaluation.
+
+The chief traces them once.
 
 The variables live on the servers. A step reads them, computes the gradient of its own batch, and
 applies it, while others do the same; nothing is locked. Three things follow:
@@ -31,7 +33,7 @@ from tfparallel_trainer.objective.replica import Replica
 
 
 def states(replica: Replica, contributions: np.ndarray) -> list[tf.Tensor]:
-    """Give the states of the metrics, which a vector holds one after the other."""
+    """Split a vector into the states of the metrics."""
     shapes = [tuple(variable.shape) for variable in replica.model.metrics_variables]
     ends = np.cumsum([int(np.prod(shape)) for shape in shapes])[:-1]
     parts = np.split(contributions, ends) if shapes else []
@@ -42,8 +44,8 @@ def states(replica: Replica, contributions: np.ndarray) -> list[tf.Tensor]:
 class WorkerFunctions:
     """The traced functions of a model whose variables live on servers.
 
-    What a function gives travels as one vector of float64. TensorFlow's coordinator brings the
-    tensors of a result one after the other, and gives its worker no new work until it has all.
+    Each function returns one vector of float64. TensorFlow's coordinator fetches the tensors of a
+    result one after the other, and gives the worker no new work until it has all.
     """
 
     strategy: Any
@@ -57,8 +59,9 @@ class WorkerFunctions:
         """Trace the training step, from its number and a batch's leaves to a vector.
 
         The vector has the index of the worker, whether the gradient was applied, and its staleness.
-        That is how many steps of others came between reading the weights and applying it. Then come
-        the loss, that of each output, and the metrics' states from this batch alone.
+        Staleness is the number of other workers' steps between reading the weights and applying the
+        gradient. Then come the loss, the loss of each output, and the metrics' states from this
+        batch alone.
         """
 
         def run(step: tf.Tensor, leaves: Sequence[tf.Tensor]) -> Any:
@@ -67,7 +70,7 @@ class WorkerFunctions:
         return self._traced(run, [tf.TensorSpec((), tf.int64), nest.leaves(spec)], "a step")
 
     def find_closures(self, training: Any) -> list[tracing.Closure]:
-        """The variables outside the model that what `training` gives reads."""
+        """Find the variables outside the model that the traced training step reads."""
         counter = tracing.Closure(self.applied_steps, is_assigned=True)
         variables = [*tracing.variables_of(self.replica), counter]
         return tracing.find_closures(training.graph, variables)
@@ -85,15 +88,20 @@ class WorkerFunctions:
         return self._traced(run, [nest.leaves(spec)], "the evaluation")
 
     def count(self) -> None:
-        """Set the optimizer's counter to the steps made: workers write it in any order."""
+        """Set the optimizer's counter to the number of steps. Workers write it in any order."""
         self.replica.optimizer.iterations.assign(self.applied_steps.read_value())
 
     def _traced(self, run: Any, signature: list[Any], what: str) -> Any:
-        """A concrete function: for another the coordinator looks at the arguments of each call."""
+        """Return a concrete function.
+
+        With any other, the coordinator would examine the arguments of each call.
+        """
         traced = tf.function(run, autograph=False, input_signature=signature)
         logger = tf.get_logger()
         before = logger.level
-        logger.setLevel("ERROR")  # it warns of what is only traced here, and run by workers
+        logger.setLevel(
+            "ERROR"
+        )  # it would warn of operations that are only traced here, and run by workers
         try:
             with user.guard(self.module.path, f"tracing {what} raised"), self.strategy.scope():
                 return traced.get_concrete_function()
@@ -129,15 +137,17 @@ class WorkerFunctions:
 
 
 def _packed(tensors: Sequence[tf.Tensor]) -> tf.Tensor:
-    """One vector of float64, which holds all that metrics count exactly (below 2**53)."""
+    """Pack tensors into one vector of float64, which holds counts below 2**53 exactly."""
     return tf.concat([tf.reshape(tf.cast(tensor, tf.float64), [-1]) for tensor in tensors], 0)
 
 
 def _worker() -> tf.Tensor:
-    """The index of the worker that this runs on: a handle says where it was made.
+    """The index of the worker that runs this.
 
-    TensorFlow's experimental_get_current_worker_index makes the chief wait for a worker that is
-    frozen, in a way that stops all of its threads.
+    A resource handle contains the device that created it.
+
+    TensorFlow's experimental_get_current_worker_index would make the chief wait for a hung worker,
+    and stop all threads of the chief.
     """
     handle = tf.raw_ops.AnonymousIteratorV3(output_types=[tf.int64], output_shapes=[()])
     handle_name = tf.raw_ops.IteratorToStringHandle(resource_handle=handle)
@@ -146,7 +156,7 @@ def _worker() -> tf.Tensor:
 
 
 def check(replica: Replica, workers: int) -> None:
-    """Refuse (UserCodeError) what cannot be done while several workers write at once."""
+    """Refuse (UserCodeError) a model that several workers cannot update at once."""
     model = replica.model
     checks.refuse_phases(model, Strategy.PARAMETER_SERVER)
     if workers > 1:
@@ -190,7 +200,7 @@ def check(replica: Replica, workers: int) -> None:
 
 
 def _placed(computed: Sequence[Any]) -> list[Any]:
-    """The same gradients on the worker's device: Keras reduces them to where they are."""
+    """Copy gradients to the worker's device, where Keras then reduces them."""
     return [
         None
         if gradient is None

@@ -1,6 +1,6 @@
-"""Callbacks of a divided model: what they see in place of the model that no process has.
+"""What callbacks see as the model, which no process has in full if it is divided.
 
-They read logs, and they decide to stop or to change the learning rate. All ranks have their
+Callbacks read logs, and decide to stop or to change the learning rate. All ranks get their
 decisions before training continues. A callback that would need the weights is refused by name.
 """
 
@@ -16,7 +16,7 @@ from tfparallel_trainer.engines.split.execution import ranks
 from tfparallel_trainer.objective import tracing, writes
 
 _END = b"\n"
-"""Of what all ranks are told before the answer; JSON has none."""
+"""Separates the two parts of a broadcast; JSON does not contain it."""
 _INSTEAD = (
     "With strategy ModelSplit no process has the whole model: callbacks may read the logs, set "
     "model.stop_training and set model.optimizer.learning_rate, and trainer.checkpoint saves the "
@@ -29,7 +29,7 @@ _ON_OTHERS = {
         *("write_images", "embeddings_freq"),
     ),
 }
-"""What Keras' own callbacks may be asked for that needs the model."""
+"""Arguments of Keras' own callbacks that need the model."""
 
 
 class SplitModelAccess:
@@ -60,13 +60,13 @@ class SplitModelAccess:
         return self._ranks[0].head.model
 
     def shown_to(self, callback: Any) -> Any:
-        """What stands for the model."""
+        """What a callback gets as its model."""
         return CallbackModel(
             self.model, self._ranks[0].optimizer.keras_optimizer, type(callback).__name__
         )
 
     def after(self, call: Callable[[], bytes]) -> bytes:
-        """A learning rate that the call sets is set on all ranks, and what a loss closes over."""
+        """Copy the learning rate and the closures of losses from the call to all ranks."""
         content = b""
         if self.leads:
             with writes.noted(self._places) as noted:
@@ -102,15 +102,15 @@ class SplitModelAccess:
         return tracing.dump(self._closures, sorted(self._written))
 
     def restore_closures(self, values: Mapping[str, Any]) -> None:
-        """Give them values, within a call."""
+        """Assign them values, within a call."""
         tracing.restore(self._closures, values)
 
     def finish(self, *, trained: bool) -> None:
-        """Nothing: no callback sees weights, and averages are exported in any case."""
+        """Do nothing: no callback sees weights, and the export always uses averages."""
 
 
 class CallbackModel:
-    """In place of a model: loss and metrics are known by name, and weights are not there."""
+    """Replaces a model: it knows loss and metrics by name, and has no weights."""
 
     def __init__(self, head: Any, optimizer: Any, callback: str) -> None:
         """Take a head that has the compiled metrics, and the name of the callback."""
@@ -131,7 +131,7 @@ class CallbackModel:
 
 
 class CallbackOptimizer:
-    """In place of the optimizer, whose state for other ranks' weights is not in this process."""
+    """Replaces the optimizer, whose state for other ranks' weights is not in this process."""
 
     def __init__(self, optimizer: Any, callback: str) -> None:
         vars(self).update(_optimizer=optimizer, _callback=callback)

@@ -1,4 +1,4 @@
-"""What ranks take besides examples and the model's variables, found before they train.
+"""Finds, before training, what ranks read besides examples and the model's variables.
 
 A loss, a schedule, a metric or a layer may close over a variable that belongs to no layer. It may
 also close over a value that each process has computed for itself. Callbacks write such a variable
@@ -19,14 +19,14 @@ from tfparallel_trainer.engines.split.model import graph, interpreter, operation
 from tfparallel_trainer.objective import likeness, replica, tracing
 
 _EXAMPLES = 2
-"""Of a trace in which the number must be known."""
+"""Number of examples of a trace with a static batch size."""
 
 
 def find(local_ranks: ranks.Ranks, spec: Any) -> list[likeness.Digests]:
-    """Note variables outside the model as closures of each rank's head.
+    """Record variables outside the model as closures of each rank's head.
 
-    All heads of this process get the values of its first one. Gives digests of what is found, in
-    which neither devices nor processes may differ. `spec` is that of a part of a batch.
+    All heads of this process get the values of its first one. Returns digests of what is found,
+    which must be the same on all devices and processes. `spec` is that of a part of a batch.
 
     Raises:
         UserCodeError: the step assigns such a variable, of which ranks would have several.
@@ -57,7 +57,7 @@ def find(local_ranks: ranks.Ranks, spec: Any) -> list[likeness.Digests]:
 
 
 def _trace_head(rank_head: replica.Replica, model: graph.Graph, spec: Any) -> tracing.Trace | None:
-    """Trace a loss; where that fails, a trace of the step says why."""
+    """Trace a loss. If that fails, the trace of the step will raise the reason."""
     try:
         return loss_head.trace(rank_head, model, spec)
     except errors.TrainerError:
@@ -67,7 +67,7 @@ def _trace_head(rank_head: replica.Replica, model: graph.Graph, spec: Any) -> tr
 
 
 def _nodes(model: graph.Graph) -> Iterator[tuple[str, tracing.Trace]]:
-    """The traces of the calls that run code of the user's, by name."""
+    """The traces of the calls that run the user's code, by name."""
     for node in model.nodes:
         if node.kind is graph.NodeKind.LAYER and operations.runs_code_of_user(node):
             trace = _trace(model, node, None) or _trace(model, node, _EXAMPLES)
@@ -76,7 +76,7 @@ def _nodes(model: graph.Graph) -> Iterator[tuple[str, tracing.Trace]]:
 
 
 def _trace(model: graph.Graph, node: graph.Node, examples: int | None) -> tracing.Trace | None:
-    """Trace a call; where that fails, a trace of the step says why."""
+    """Trace a call. If that fails, the trace of the step will raise the reason."""
 
     def call(tensors: dict[int, Any], variables: dict[str, Any]) -> None:
         interpreter.run_nodes(model, [node], tensors, variables, training=True)

@@ -31,7 +31,7 @@ class GradientSum:
         """Slices of rows that are the same in each microbatch."""
 
     def add(self, kind: Kind, tensors: Iterator[tf.Tensor]) -> list[tf.Tensor]:
-        """Add a gradient from what `tensors_of` gave; returns the tensors to be computed."""
+        """Add a gradient, as `tensors_of` returned it; returns the tensors to compute."""
         if kind.form is Form.ABSENT:
             return []
         if kind.form is Form.DENSE:

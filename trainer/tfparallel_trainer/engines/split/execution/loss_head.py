@@ -1,7 +1,7 @@
 """The compiled loss and metrics of a model without its layers: what the end of a pipeline needs.
 
-A head has an input for each output of the model and an `Identity` of the output's name. So what the
-user compiled finds its outputs by the names that it knows.
+A head has an input for each output of the model and an `Identity` of the output's name. So the
+user's losses and metrics find their outputs by name.
 """
 
 import contextlib
@@ -39,9 +39,10 @@ def build(
 ) -> replica.Replica:
     """Compile a head with the user's `compile_model`, on the current device.
 
-    `sample` is (x, y, sample_weight) of one example, with a leading axis of 1. What cannot be
-    compiled, a loss that does not fit, and metrics that cannot be added up are UserCodeErrors.
-    Gives a replica whose model is the head and whose optimizer is the user's, not yet built.
+    `sample` is (x, y, sample_weight) of one example, with a leading axis of 1. A model that cannot
+    be compiled, a loss that does not fit, and metrics that cannot be added up raise a
+    UserCodeError. Returns a replica whose model is the head and whose optimizer is the user's, not
+    yet built.
     """
     compile_arguments = _compiled(module, skeleton)
     head = _identities(skeleton, model)
@@ -80,7 +81,7 @@ def build(
 def outputs_with_gradient(
     module: user.Module, head: replica.Replica, model: graph.Graph, sample: Any
 ) -> frozenset[int]:
-    """The numbers of the outputs that the compiled losses have a gradient for.
+    """Return the numbers of the outputs to which the compiled losses have a gradient.
 
     `sample` is as in `build`.
     """
@@ -98,7 +99,7 @@ def outputs_with_gradient(
         pairs = zip(real, gradients, strict=True)
         differentiated.update(number for number, gradient in pairs if gradient is not None)
 
-    # Traced, not run: a condition that this example does not meet is one of the loss all the same.
+    # Traced, not run: the loss may have a condition that this example does not meet.
     traced = tf.function(compute, autograph=False)
     with computing_loss(module, model):
         traced.get_concrete_function(_zeros(model), y, weight)
@@ -107,10 +108,10 @@ def outputs_with_gradient(
 
 @contextlib.contextmanager
 def computing_loss(module: user.Module, model: graph.Graph, what: str = "loss") -> Iterator[None]:
-    """Turn what a loss raises into a UserCodeError, which names a layer that gives other shapes.
+    """Turn what a loss raises into a UserCodeError.
 
-    Labels and the loss, or the metrics, may only seem not to fit, because a layer misleads about
-    its shape.
+    If labels seem not to fit only because a layer returns another shape than it declares, the error
+    names the layer.
     """
     try:
         with user.guard(module.path, f"computing the {what} of the first training example raised"):
@@ -142,7 +143,7 @@ def check_loss(head: replica.Replica, model: graph.Graph, part: Any, targets: An
 
 
 def _zeros(model: graph.Graph) -> dict[int, tf.Tensor]:
-    """In place of what the model gives for one example, by number."""
+    """Zeros in place of the model's outputs for one example, by number."""
     tensors = {output.tensor: model.tensors[output.tensor] for output in model.outputs}
     return {
         number: tf.zeros([size or 1 for size in graph_tensor.shape], graph_tensor.dtype)
@@ -151,9 +152,9 @@ def _zeros(model: graph.Graph) -> dict[int, tf.Tensor]:
 
 
 def trace(head: replica.Replica, model: graph.Graph, spec: Any) -> tracing.Trace | None:
-    """Find what the loss, the metrics and the learning rate take besides examples.
+    """Find what the loss, the metrics and the learning rate read besides examples.
 
-    Nothing is found where an output has no row for each example.
+    If an output does not have a row for each example, nothing is found.
     """
     _, y, weight = spec
     tensors = [model.tensors[edge.tensor] for edge in keras.tree.flatten(model.output_structure)]
@@ -167,7 +168,7 @@ def trace(head: replica.Replica, model: graph.Graph, spec: Any) -> tracing.Trace
 
 
 def _compiled(module: user.Module, skeleton: Any) -> dict[str, Any]:
-    """Let the user compile the skeleton again; gives what `compile` was called with."""
+    """Let the user compile the skeleton again; returns the arguments of `compile`."""
     compile_arguments: dict[str, Any] = {}
     signature = inspect.signature(keras.Model.compile)
 
@@ -204,7 +205,7 @@ def _identities(skeleton: Any, model: graph.Graph) -> Any:
 
 
 class LossDivision(enum.Enum):
-    """When the denominators of the loss over the whole batch are known."""
+    """When the denominators of the loss over the whole batch become known."""
 
     AHEAD = "ahead"
     """Before the step: they are proportional to the examples of each part."""
@@ -217,7 +218,10 @@ class LossDivision(enum.Enum):
 def division_of(
     compiled_head: replica.Replica, model: graph.Graph, spec: Any, *, adds: bool
 ) -> LossDivision:
-    """Tell when the denominators of the loss over a batch are known; layers may add losses."""
+    """Return when the denominators of the loss over a batch become known.
+
+    `adds`: layers add losses.
+    """
     _, y, weight = spec
     masked = {output.name for output in model.outputs if output.mask is not None}
     masked |= _outputs_with_masking_loss(compiled_head, model, y)
@@ -228,14 +232,14 @@ def division_of(
     ]
     if not any(term.divided for term in unknown):
         return LossDivision.AHEAD
-    several = len(compiled_head.terms) > 2 or adds  # one is what layers add
+    several = len(compiled_head.terms) > 2 or adds  # the further one is what layers add
     return LossDivision.BETWEEN if several else LossDivision.LAST
 
 
 def _outputs_with_masking_loss(
     compiled_head: replica.Replica, model: graph.Graph, y: Any
 ) -> set[str]:
-    """The outputs whose losses mask some of their values, as ignore_class does."""
+    """Return the outputs whose losses mask some of their values, as ignore_class does."""
     zeros = nest.convert(lambda leaf: tf.zeros([size or 1 for size in leaf.shape], leaf.dtype), y)
     targets = loss.split(zeros, compiled_head.outputs, "y")
     predictions = {

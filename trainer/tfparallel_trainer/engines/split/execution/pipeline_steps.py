@@ -31,11 +31,11 @@ from tfparallel_trainer.objective.referee import trials
 
 
 class PipelineTrainStep(engine.Step):
-    """The step as a traced function; one for each way that a batch is divided.
+    """The training step as a tf.function, traced once for each division of a batch.
 
     Args:
         spec: structure of a part of a batch, as tf.TensorSpec [None, …].
-        leaves_out: whether a step that is not finite changes nothing.
+        leaves_out: whether a step with a loss or gradient that is not finite changes nothing.
     """
 
     def __init__(
@@ -74,7 +74,7 @@ class PipelineTrainStep(engine.Step):
     def _function(self, shares: stage_worker.Shares) -> Any:
         self.check_size(sum(shares))
         if not all(shares) and not self._kinds:
-            # Only a rank with examples knows which kinds of gradients its stage has.
+            # Only a rank that has examples can find the kinds of its stage's gradients.
             self._function(self._full_shares)
         if shares not in self._traced:
 
@@ -91,7 +91,7 @@ class PipelineTrainStep(engine.Step):
         return self._traced[shares]
 
     def check_size(self, examples: int) -> None:
-        """Refuse (UserCodeError) a batch of too few examples for what all its parts have to do."""
+        """Refuse (UserCodeError) a batch with too few examples for places that all need some."""
         divided = self._ranks.partition
         if all(self._ranks.shares(examples)):
             return
@@ -113,7 +113,10 @@ class PipelineTrainStep(engine.Step):
         )
 
     def check(self, part: Any) -> None:
-        """Refuse a loss that is no mean over examples; what layers do, the graph has told."""
+        """Refuse a loss that is not a mean over examples.
+
+        The graph's layers were checked before.
+        """
         with user.guard(self.module.path, "computing the loss of drawn outputs raised"):
             divided = self._ranks
             loss_head.check_loss(
@@ -123,8 +126,8 @@ class PipelineTrainStep(engine.Step):
     def trial(self, divided: Partition, shares: stage_worker.Shares) -> Any:
         """Trace the step of a check on a few examples.
 
-        The concrete function takes the step's number and the parts of this process. It gives the
-        loss, and of each rank the gradients of what it trains, as `trials.split` does.
+        The concrete function takes the step's number and the parts of this process. It returns the
+        loss, and the gradients of each rank's trained variables, as `trials.split` does.
         """
 
         def run(step: tf.Tensor, parts: Any) -> Any:
@@ -156,7 +159,7 @@ class PipelineTrainStep(engine.Step):
     def _reduction(
         self, divided: Partition, workload: stage_worker.Workload, signals: tf.Tensor
     ) -> step_reduction.Reduction:
-        """Let the ranks go through a batch, up to the sums of their gradients."""
+        """Run a batch through all ranks, up to the sums of their gradients."""
         between, division = self._ranks.between, self._ranks.division
         workers = {
             rank.index: backward.TrainingWorker(rank, divided, workload, division)
@@ -185,11 +188,11 @@ class PipelineEngine(engine.Synchronous):
         return self._ranks.metrics()
 
     def weights_are_finite(self) -> bool:
-        """Whether the weights of all ranks are finite, the same on every process."""
+        """Whether all trained weights are finite, the same on every process."""
         return self._ranks.finite()
 
     def barrier(self) -> None:
-        """Return when every rank has come here."""
+        """Return once every rank has called it."""
         self._ranks.barrier()
 
 
@@ -205,12 +208,12 @@ class PipelineEvaluator(evaluate.Evaluator):
         self._traced: dict[stage_worker.Shares, Any] = {}
 
     def sums(self, batch: batching.Batch) -> Any:
-        """Over the first ranks of this process."""
+        """The sums over this process's ranks that report the loss."""
         shares = self._ranks.shares(batch.examples)
         return self._function(shares)(self._ranks.parts(batch, shares)).numpy()
 
     def results(self, sums: Any) -> dict[str, float]:
-        """Over all processes."""
+        """The results over all processes."""
         penalty = sum(float(rank.penalty()) for rank in self._ranks.local)
         metrics, (totals, penalties) = self._ranks.report(sums, penalty)
         return {**evaluate.losses(self._replicas[0], totals, penalties), **metrics}
@@ -245,14 +248,14 @@ class PipelineEvaluator(evaluate.Evaluator):
                 if worker.rank.is_first:
                     sums = [tf.stack(worker.numerators), tf.stack(worker.denominators)]
                     totals.append(tf.stack(sums))
-        # TensorFlow leaves out what a rank only sends, unless an operation waits for it; and
-        # `add_n` of one tensor, where no rank here counts anything, is no operation.
+        # TensorFlow prunes what a rank only sends, unless an operation waits for it. `add_n` of one
+        # tensor, as when no rank here reports a loss, creates no operation.
         with tf.control_dependencies(done):
             return tf.identity(tf.add_n(totals))
 
 
 _Reduce = Callable[[tuple[int, ...], programs.Sum, Sequence[int]], None]
-"""Makes a sum over ranks, given those of them that are in this process."""
+"""Adds up over ranks. Takes the group, and its ranks in this process."""
 
 
 def _emit(
@@ -262,7 +265,7 @@ def _emit(
     between: rank_transport.RankTransport,
     reduce: _Reduce | None = None,
 ) -> None:
-    """Let the ranks of this process do their lists; a ValueError if that is impossible."""
+    """Trace the lists of this process's ranks; a ValueError if they wait in a circle."""
     pending = {rank: collections.deque(lists[rank]) for rank in workers}
     tracer = _Tracer(partition, workers, between, reduce, pending)
     while any(pending.values()):
@@ -282,10 +285,10 @@ class _Tracer:
     between: rank_transport.RankTransport
     reduce: _Reduce | None
     pending: Mapping[int, collections.deque[programs.Step]]
-    """What each rank has still to do."""
+    """Remaining operations of each rank."""
 
     def advance(self, rank: int) -> int:
-        """Do what a rank can do now; gives how many steps."""
+        """Trace all that a rank can do now; returns the number of operations."""
         done = 0
         steps = self.pending[rank]
         while steps:
@@ -311,9 +314,9 @@ class _Tracer:
         return done
 
     def _transfer(self, source: int, target: int, message: programs.Message) -> None:
-        """Make this process's part of a message: send it, receive it, or hand it over."""
+        """Trace this process's part of a message: send it, receive it, or pass it on."""
         first, second = self.partition.stage_of(source), self.partition.stage_of(target)
-        if message.work is schedule.Pass.BACKWARD:  # a gradient goes against the transfer
+        if message.work is schedule.Pass.BACKWARD:  # a gradient goes in the opposite direction
             first, second = second, first
         address = (cutting.Transfer(first, second, message.tensor), message)
         number = self.partition.number(message, address[0])

@@ -31,23 +31,23 @@ from tfparallel_trainer.objective.gradient_sums import Kind
 class Clock:
     """The clock of one rank.
 
-    TensorFlow runs all operations with a state that use no variable in the order in which they were
-    traced, those of other ranks among them. Reading the time is one: so stages of one process would
-    never work at the same time, and ranks that add up within a layer would wait for each other
-    forever. So the time is read in a function that uses a variable, and this rank alone has it.
+    TensorFlow runs stateful operations without a variable in the order in which they were traced,
+    across all ranks of a process. Reading the time is such an operation. It would keep stages of
+    one process from working at the same time, and ranks that add up within a layer would deadlock.
+    So the clock is read in a function that uses a variable of this rank alone.
     """
 
     def __init__(self, device: str) -> None:
-        """Take where the rank lives; the time is that of its processor."""
+        """Take the device of the rank; the time is that of its host's CPU."""
         processor = tf.DeviceSpec.from_string(device).replace(device_type="CPU", device_index=0)
         self.processor = processor.to_string()
-        """Where moments are."""
+        """The device that reads the clock."""
         with tf.device(self.processor):
             self._moment = tf.Variable(0.0, trainable=False, dtype=tf.float64, name="moment")
         self._read = tf.function(self._now, autograph=False)
 
     def read(self) -> tf.Tensor:
-        """The moment at which this operation runs, in seconds: a scalar float64."""
+        """The time at which this operation runs, in seconds: a scalar float64."""
         with tf.device(self.processor):
             return self._read()
 
@@ -70,41 +70,42 @@ class RankModel:
     coordinates: Mapping[shape.Axis, int]
     stage: cutting.ModelStage
     weights: dict[str, Any]
-    """By key: its parts of those that its nodes read; some may be borrowed from another stage."""
+    """By key, its parts of the weights that its nodes read. Another stage may own some of them."""
     parts: dict[str, shard.Part]
-    """Which part of each weight it has, by key."""
+    """Its part of each weight, by key."""
     shards: dict[str, registry.Shard]
-    """How each of the weights lies on the ranks that split layers, by key."""
+    """The layout of each weight over the ranks that split layers, by key."""
     groups: dict[shape.Axis, collectives.Communicator]
-    """Its ends of the groups that split layers; empty where none is split."""
+    """Its communicators of the groups that split layers; empty if none is split."""
     rows: Mapping[str, frozenset[lookups.Rows]]
-    """Of tables, by key: rows that its nodes look up whatever the examples are."""
+    """By the keys of tables, the rows that its nodes look up for any examples."""
     seeds: dict[str, Any]
-    """The first values of the variables of random layers (two integers: seed and counter)."""
+    """The initial values of the variables of random layers (two integers: seed and counter)."""
     head: replica.Replica
-    """The loss and the metrics, for which only the last stage has something."""
+    """The compiled loss and metrics. Only the last stage computes them."""
     replicas: tuple[int, ...]
-    """The ranks along the data axis, itself among them."""
+    """The communicator of the ranks along the data axis, itself included."""
     state: Mapping[str, StateSharding]
-    """By key, the weights of which it updates a slice only and keeps no other optimizer state."""
+    """By key, the weights of which it updates a slice only, and keeps optimizer state for that
+    slice only."""
     updated: Sequence[Any]
-    """What its optimizer changes: the trained weights, or its slices of them."""
+    """What its optimizer updates: the trained weights, or its slices of them."""
     optimizer: update.ShardOptimizer
     clock: Clock
 
     @property
     def data(self) -> int:
-        """Which share of a batch it works on."""
+        """The index of its share of a batch."""
         return self.coordinates[shape.Axis.DATA]
 
     @property
     def trained(self) -> dict[str, Any]:
-        """Those of the weights that have gradients."""
+        """The trained weights."""
         return {key: variable for key, variable in self.weights.items() if variable.trainable}
 
     @property
     def statistics(self) -> dict[str, Any]:
-        """Those of the weights that are not trained but gathered, or nothing at all."""
+        """The weights that are not trained, such as moving statistics."""
         return {key: variable for key, variable in self.weights.items() if not variable.trainable}
 
     @property
@@ -114,7 +115,7 @@ class RankModel:
 
     @property
     def reports_loss(self) -> bool:
-        """Whether it tells the loss and the metrics: of ranks that compute the same, one does."""
+        """Whether it reports the loss and the metrics: of ranks that compute the same, one does."""
         return self.is_last and self.is_first
 
     @property
@@ -123,7 +124,7 @@ class RankModel:
         return not any(self.coordinates[axis] for axis in layout.AXES)
 
     def kind(self, key: str, gradient: Any) -> Kind:
-        """Of what kind a gradient of a weight is that its nodes lead to."""
+        """The kind of a weight's gradient, from the nodes of this rank."""
         return gradient_sums.classify(gradient, self.rows.get(key, ()))
 
     def penalty(self) -> float:
@@ -133,39 +134,39 @@ class RankModel:
         )
 
     def owns(self, key: str) -> bool:
-        """Whether the one copy that counts, of its part of a weight, is this rank's."""
+        """Whether a checkpoint takes its part of a weight from this rank."""
         return self._is_first_copy(key, (shape.Axis.DATA,))
 
     def owns_state(self, key: str) -> bool:
-        """The same of its part of a weight's optimizer state, and of the gradient that changes it.
+        """Whether a checkpoint takes its part of a weight's optimizer state from this rank.
 
-        `state_part` says which part that is.
+        The part is that of `state_part`. The same rank counts its gradient.
         """
         return self._is_first_copy(key, () if key in self.state else (shape.Axis.DATA,))
 
     def state_part(self, key: str, whole: Sequence[int]) -> shard.Part:
-        """Which part of a trained weight it keeps optimizer state for; `whole` is its shape."""
+        """The part of a trained weight, of shape `whole`, that it keeps optimizer state for."""
         sharding = self.state.get(key)
         part = self.parts[key]
         return part if sharding is None else sharding.part(part, whole, self.data)
 
     def own_slice(self, key: str, gradient: Any) -> Any:
-        """The part of a gradient that its optimizer takes."""
+        """The part of a gradient that its optimizer applies."""
         sharding = self.state.get(key)
         return gradient if sharding is None else sharding.of_gradient(gradient, self.data)
 
     def updated_rows(self) -> list[tf.Tensor]:
-        """Its slices of weights as they are now, as `join_rows` takes them from all ranks."""
+        """The current values of its slices of weights, as rows for `join_rows`."""
         slices = zip(self.trained, self.updated, strict=True)
         return [self.state[key].pad(part.value) for key, part in slices if key in self.state]
 
     def join_rows(self, rows: Sequence[tf.Tensor]) -> None:
-        """Assign the weights of which other ranks update slices: rows [ranks, n]."""
+        """Assign the weights whose slices all ranks have updated: rows [ranks, n]."""
         for (key, sharding), slices in zip(self.state.items(), rows, strict=True):
             self.weights[key].assign(sharding.join(slices))
 
     def _is_first_copy(self, key: str, others: tuple[shape.Axis, ...]) -> bool:
-        """Whether a weight is its stage's, and it is first along the axes that do not divide it."""
+        """Whether its stage owns a weight, and it is first along the axes that do not divide it."""
         variable_layout = self.shards[key].layout
         whole = [axis for axis in layout.AXES if variable_layout.dimension(axis) is None]
         is_first = not any(self.coordinates[axis] for axis in (*others, *whole))
@@ -180,7 +181,7 @@ def build(
     device: str,
     sample: Any,
 ) -> RankModel:
-    """Create a rank's variables, with the values that those of the unsplit model would have."""
+    """Create a rank's variables, with the initial values of the unsplit model."""
     coordinates = partition.mesh.coordinates(index)
     stage = partition.stages[coordinates[shape.Axis.STAGE]]
     data = partition.mesh.group(index, shape.Axis.DATA)
@@ -190,7 +191,8 @@ def build(
     splits = [partition.mesh.group(index, axis) for axis in layout.AXES]
     with tf.device(device):
         communicator = collectives.Communicator.for_rank(data, index, device)
-        # First, because compile_model may give variables attributes, which a rank's have as well.
+        # First, because compile_model may set attributes of variables, which the rank's variables
+        # need too.
         compiled = loss_head.build(module, skeleton, partition.model, communicator, sample)
         values = dict(initial_values.draw_values(partition.model.variables, keys))
         seeds = {key: values.pop(key) for key in keys if key.startswith(recording.SEED_PREFIX)}
@@ -233,9 +235,9 @@ def build(
 
 
 def shares_state(partition: Partition, optimizer: Any, trained: Mapping[str, Any]) -> bool:
-    """Whether ranks along the data axis share the state that an optimizer keeps of some weights.
+    """Whether ranks along the data axis shard an optimizer's state of some weights.
 
-    One that cannot train slices of them is a UserCodeError.
+    An optimizer that cannot train slices of them raises a UserCodeError.
     """
     if not partition.shards_optimizer or partition.mesh.data == 1:
         return False
@@ -244,7 +246,10 @@ def shares_state(partition: Partition, optimizer: Any, trained: Mapping[str, Any
 
 
 def _state_shardings(trained: Mapping[str, Any], ranks: int) -> dict[str, StateSharding]:
-    """How the ranks along the data axis share the updates of weights; others they all make."""
+    """How the ranks along the data axis divide the updates of weights.
+
+    Each rank updates the others in full.
+    """
     shardings = {key: StateSharding.choose(weight, ranks) for key, weight in trained.items()}
     return {key: sharding for key, sharding in shardings.items() if sharding is not None}
 

@@ -1,8 +1,8 @@
-"""How the ranks of this process meet each other, and those of other processes.
+"""Communication of this process's ranks with each other and with those of other processes.
 
-Among ranks of one process a message is the tensor itself, and a sum an addition on one of their
-devices: both wait for what they are computed from, so no order can be lost. Everything else is a
-collective operation in a group of our own.
+Within a process, a message is the tensor itself, and a sum is an addition on one of the devices.
+TensorFlow orders both by their data. Everything else is a collective operation in a group of our
+own.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -21,10 +21,10 @@ _CARRIED = (tf.bool, tf.float16, tf.float32, tf.float64, tf.int32, tf.int64)
 
 
 class RankTransport:
-    """This process's ends of all groups."""
+    """The communicators of this process for all groups."""
 
     def __init__(self, partition: Partition, devices: Mapping[int, str]) -> None:
-        """Take the devices of this process by their ranks."""
+        """Take the device of each rank of this process."""
         self._partition = partition
         self._devices = devices
         self._keys = partition.keys()
@@ -39,14 +39,14 @@ class RankTransport:
         self._first = 0
 
     def begin(self, program: collectives.Program, variant: int = 0) -> None:
-        """Start tracing a program; variants are traces whose messages have other shapes."""
+        """Start tracing a program. A variant is a trace whose messages have other shapes."""
         for end in self._ends.values():
             end.begin(program, variant)
         numbers = variant * self._partition.numbers()
         self._first = collectives.Program.PASS_ON << collectives.POSITION_BITS | numbers
 
     def send(self, source: int, target: int, number: int, tensor: tf.Tensor) -> tf.Tensor:
-        """Send a tensor to a rank of another process; gives what is there when it is taken."""
+        """Send a tensor to a rank of another process; returns what exists once it is received."""
         carried = tf.cast(tensor, _carrier(tensor.dtype))
         return tf.raw_ops.CollectiveBcastSendV2(
             input=carried, **self._arguments(source, target, number)
@@ -55,7 +55,7 @@ class RankTransport:
     def receive(
         self, source: int, target: int, number: int, shape: Sequence[int], dtype: str
     ) -> tf.Tensor:
-        """Take a tensor from a rank of another process."""
+        """Receive a tensor from a rank of another process."""
         kind = tf.as_dtype(dtype)
         received = tf.raw_ops.CollectiveBcastRecvV2(
             shape=tf.constant(list(shape), tf.int32),
@@ -67,7 +67,7 @@ class RankTransport:
     def total(
         self, ranks: tuple[int, ...], summands: Mapping[int, Sequence[tf.Tensor]]
     ) -> dict[int, list[tf.Tensor]]:
-        """Add up tensors of static shapes over ranks; those of this process give theirs."""
+        """Add up tensors of static shapes over ranks, from the summands of this process's ranks."""
         none: dict[int, list[Any]] = {rank: [] for rank in summands}
         return self.gradients(ranks, none, none, none, summands)
 
@@ -79,7 +79,7 @@ class RankTransport:
         variables: Mapping[int, Sequence[Any]],
         also: Mapping[int, Sequence[tf.Tensor]] = MappingProxyType({}),
     ) -> dict[int, list[Any]]:
-        """Add this process's gradients up over ranks by kind, and then further tensors."""
+        """Add up gradients over ranks by kind, and then further tensors."""
         if not self._is_inside(ranks):
             totals: dict[int, list[Any]] = {}
             for rank, summands in local_gradients.items():
@@ -137,7 +137,7 @@ class RankTransport:
         tensors: Mapping[int, Sequence[tf.Tensor]],
         operation: Callable[[collectives.Communicator, Sequence[tf.Tensor]], list[tf.Tensor]],
     ) -> dict[int, list[tf.Tensor]]:
-        """What an operation of a group gives each rank of this process."""
+        """The result of a group's operation for each rank of this process."""
         results = {}
         for rank, of_rank in tensors.items():
             with tf.device(self._devices[rank]):
@@ -157,7 +157,7 @@ class RankTransport:
 
 
 def add(parts: Sequence[Any], kinds: Sequence[Kind]) -> Any:
-    """Add gradients of one variable up, of which some may be None; sparse ones stay sparse."""
+    """Add up gradients of one variable. Some may be None; sparse ones stay sparse."""
     pairs = [(part, kind) for part, kind in zip(parts, kinds, strict=True) if part is not None]
     if len(pairs) < 2:
         return pairs[0][0] if pairs else None
@@ -168,7 +168,7 @@ def add(parts: Sequence[Any], kinds: Sequence[Kind]) -> Any:
 
 
 def parts(gradients: Iterable[Any]) -> list[tf.Tensor]:
-    """The tensors that gradients are made of."""
+    """The tensors of which gradients consist."""
     tensors: list[tf.Tensor] = []
     for gradient in gradients:
         if gradient is not None:
@@ -192,7 +192,7 @@ def here(gradient: Any) -> Any:
 
 
 def _carrier(kind: tf.DType) -> tf.DType:
-    """A type that broadcasts take and that holds all values of another one."""
+    """A type for broadcasts that holds all values of another type."""
     if kind in _CARRIED:
         return kind
     return tf.float32 if kind.is_floating else tf.int64

@@ -1,6 +1,6 @@
 """The ranks of this process together: what they share while they train and evaluate.
 
-Outside of steps they share statistics, report metrics, look at weights, and wait for each other.
+Outside of steps, they share statistics, report metrics, check weights, and wait for each other.
 """
 
 import contextlib
@@ -34,15 +34,15 @@ from tfparallel_trainer.engines.split.pipeline.partition import Partition
 from tfparallel_trainer.objective import checks, evaluate, metric_sums, synchrony
 
 _BROADCAST_BYTES = 1024
-"""How many bytes go to all ranks at once when one process tells the others something."""
+"""Bytes of a broadcast by one process that are sent at once."""
 
 _COMBINED = ((collectives.Program.COMPARE, 1 << 10), (collectives.Program.SAMPLE, 1 << 17))
-"""How many numbers of float64 are added up over all ranks at once, and in which program."""
+"""Numbers (float64) that are added up over all ranks at once, and the program."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Ranks:
-    """The ranks of this process and how they meet all others."""
+    """The ranks of this process, and their communication with all others."""
 
     partition: Partition
     local: Sequence[rank_model.RankModel]
@@ -52,14 +52,14 @@ class Ranks:
     variants: dict[tuple[collectives.Program, stage_worker.Shares], int] = dataclasses.field(
         default_factory=dict
     )
-    """Numbers of traces, in the order in which all processes make them."""
+    """The numbers of traces, which all processes count in the same order."""
     _traced: dict[str, Any] = dataclasses.field(default_factory=dict)
-    """What is called outside of steps, by the name of its program."""
+    """Functions that are called outside of steps, by the names of their programs."""
 
     def begin(self, program: collectives.Program, shares: stage_worker.Shares) -> None:
-        """Start tracing a program for a batch that is divided in this way.
+        """Start tracing a program for a batch with this division.
 
-        After too many ways it is a UserCodeError.
+        Too many different divisions raise a UserCodeError.
         """
         variant = self.variants.setdefault((program, shares), len(self.variants))
         if variant >= collectives.MAX_VARIANTS:
@@ -74,13 +74,13 @@ class Ranks:
                 group.begin(program, variant)
 
     def shares(self, examples: int) -> stage_worker.Shares:
-        """How examples are divided over the data axis."""
+        """Numbers of examples of each place along the data axis."""
         return tuple(len(part) for part in order.split(examples, self.partition.mesh.data))
 
     def parts(self, batch: batching.Batch, shares: stage_worker.Shares) -> dict[int, Any]:
         """This process's parts of a batch by their place along the data axis, as tensors.
 
-        If they are not divided as other processes think, it is a UserCodeError.
+        If their sizes are not those that other processes expect, it is a UserCodeError.
         """
         converted: dict[int, Any] = {}
         for rank, part in zip(self.local, batch.parts, strict=True):
@@ -97,7 +97,7 @@ class Ranks:
         return converted
 
     def spec(self, spec: Any, shares: stage_worker.Shares) -> dict[int, Any]:
-        """The structure of `parts`; a UserCodeError for a shape that only the data tells."""
+        """The structure of `parts`. A shape that depends on the data is a UserCodeError."""
         places = sorted({rank.data for rank in self.local if shares[rank.data]})
         return {
             data_index: tuple(
@@ -108,7 +108,7 @@ class Ranks:
         }
 
     def barrier(self) -> None:
-        """Return when every rank has come here."""
+        """Return once every rank has called it."""
         self._call(
             collectives.Program.BARRIER, lambda: self._over_all(lambda rank: [tf.ones((1,))])[0]
         )
@@ -119,7 +119,7 @@ class Ranks:
         return self.local[0].index == 0
 
     def broadcast(self, content: bytes) -> bytes:
-        """Give what the process of the first rank gives to all; what others give is not used."""
+        """Return the content that the process of the first rank passes, on all processes."""
         if self.partition.mesh.size == len(self.local):
             return content
 
@@ -140,7 +140,7 @@ class Ranks:
         return bytes(received[1 : int(received[0]) + 1].astype(np.uint8))
 
     def combine(self, values: Any) -> Any:
-        """Add up what processes bring, float64 [n] of one length everywhere; the same on all."""
+        """Add up values of all processes, float64 [n] of the same length; all get the sum."""
         if self.partition.mesh.size == len(self.local):
             return values
 
@@ -163,7 +163,7 @@ class Ranks:
         return total[: len(values)]
 
     def finite(self) -> bool:
-        """Whether the weights that are trained are finite numbers; the same on every process."""
+        """Whether all trained weights are finite, the same on every process."""
 
         def failures(rank: rank_model.RankModel) -> list[tf.Tensor]:
             weights = [tf.convert_to_tensor(weight) for weight in rank.trained.values()]
@@ -176,9 +176,10 @@ class Ranks:
         return float(failed) == 0
 
     def report(self, numbers: Any, penalty: float) -> tuple[dict[str, float], tuple[Any, float]]:
-        """The metrics over all ranks, and the sums of what processes bring: the same on all.
+        """The metrics over all ranks, and two sums over processes, which are the same on all.
 
-        That is numbers, float64 [2, terms], and the regularisation of the weights that it owns.
+        The summands of a process are `numbers`, float64 [2, terms], and the regularisation of the
+        weights that it owns.
         """
 
         def run(tensor: tf.Tensor) -> list[tf.Tensor]:
@@ -206,13 +207,13 @@ class Ranks:
         return results
 
     def share_statistics(self) -> None:
-        """Give every rank the first one's statistics along the data axis: these are saved."""
+        """Copy the first rank's statistics, which are saved, to the others along the data axis."""
         if self.partition.mesh.data > 1:
             self._call(collectives.Program.SHARE_STATISTICS, self._share_statistics)
 
     @contextlib.contextmanager
     def averaged(self) -> Iterator[None]:
-        """Let the weights in the body be their averages, where the optimizer keeps such."""
+        """Replace the weights by the averages that the optimizer keeps, in the body."""
         has_averages = False
         with contextlib.ExitStack() as stack:
             for rank in self.local:
@@ -248,7 +249,7 @@ class Ranks:
     def _over_all(
         self, parts: Callable[[rank_model.RankModel], Sequence[tf.Tensor]]
     ) -> list[tf.Tensor]:
-        """Add up what each rank of the mesh gives."""
+        """Add up parts of all ranks of the mesh."""
         summands = {}
         for rank in self.local:
             with tf.device(rank.device):
@@ -265,7 +266,8 @@ class Ranks:
                 self.between.begin(program)
                 return run(*tensors)
 
-            # Programs share their code, and TensorFlow would take them for one that is retraced.
+            # A wrapper for each program: TensorFlow would take programs that share their code for
+            # one that is retraced.
             function = tf.function(traced, autograph=False)
             self._traced[program.name] = function.get_concrete_function(*arguments)
         return self._traced[program.name](*arguments)
@@ -278,9 +280,9 @@ def build(
     places: Mapping[int, str],
     examples: batching.BatchSource,
 ) -> Ranks:
-    """Build what this process's ranks have of a model, by rank on their devices.
+    """Build this process's ranks, on their devices.
 
-    Functions of the user's that raise, or make what cannot be trained, are a UserCodeError.
+    If the user's functions raise, or return what cannot be trained, it is a UserCodeError.
     """
     sample = examples.sample()
     _check(partition)
@@ -291,7 +293,7 @@ def build(
     elementwise.check_optimizer(
         skeleton.optimizer, partition.model.variables, partition.plan.variables
     )
-    # A layer of the user's may add to the loss in its call, which no attribute tells.
+    # A user's layer may add to the loss in its call, which no attribute shows.
     adds = any(
         getattr(layer, "activity_regularizer", None) is not None
         or not operations.is_of_keras(layer)
@@ -326,7 +328,10 @@ def build(
 def _effects(
     module: user.Module, rank: rank_model.RankModel, partition: Partition, sample: Any
 ) -> step_effects.Effects:
-    """What a step does to the model; a UserCodeError if it assigns what two stages have."""
+    """The effects of a step on the model.
+
+    An assignment to what two stages have is a UserCodeError.
+    """
     model = partition.model
     outputs = loss_head.outputs_with_gradient(module, rank.head, model, sample)
     is_divided = partition.mesh.data * partition.microbatches > 1
@@ -339,7 +344,7 @@ def _effects(
 
 
 def _check(partition: Partition) -> None:
-    """Raise a UserCodeError if two stages call a layer that gathers statistics."""
+    """Refuse (UserCodeError) a layer that gathers statistics and that two stages call."""
     gathered = recording.gathered(partition.model)
     for stage in partition.stages:
         for key, owner in stage.borrowed:

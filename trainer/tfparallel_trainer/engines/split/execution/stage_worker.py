@@ -27,46 +27,47 @@ Address = tuple[cutting.Transfer, programs.Message]
 """Identifies a message among all those of a rank."""
 
 Shares = tuple[int, ...]
-"""How many examples each place along the data axis has."""
+"""Number of examples of each place along the data axis."""
 
 Counted = tuple[loss.Term, loss.Fraction]
 """A term of the loss over some examples."""
 
 Arguments = dict[str, Any]
-"""What the work on a microbatch takes, nested: all that differs between microbatches."""
+"""The inputs of the work on a microbatch, nested: everything that differs between microbatches."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Workload:
-    """What ranks work on."""
+    """The input of a program."""
 
     shares: Shares
-    """Known when the program is traced."""
+    """Numbers of examples, known when the program is traced."""
     parts: Mapping[int, Any]
-    """(x, y, sample_weight) by place along the data axis, of those that have examples here."""
+    """(x, y, sample_weight) by place along the data axis, for the places that have examples in this
+    process."""
     step: tf.Tensor
     """Number of the step: a scalar int64."""
     draws_alike: bool = False
-    """Whether all places and microbatches draw the same numbers, for a check."""
+    """Whether all places and microbatches draw the same random numbers, for a check."""
 
 
 @dataclasses.dataclass(slots=True)
 class StageWork:
-    """The work of a stage on microbatches of one size, and what its trace has shown."""
+    """The work of a stage on microbatches of one size, and what its trace has found."""
 
     examples: int
-    """Of each microbatch."""
+    """Number of examples of a microbatch."""
     terms: list[loss.Term] = dataclasses.field(default_factory=list)
-    """Those that the stage computes."""
+    """Terms of the loss that the stage computes."""
     changed: list[str] = dataclasses.field(default_factory=list)
-    """Keys of the weights that a forward pass changes."""
+    """Keys of the weights that a forward pass assigns."""
     kinds: dict[str, Kind] = dataclasses.field(default_factory=dict)
-    """Of the gradients, by the keys of weights."""
+    """Kinds of the gradients, by the keys of weights."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class ForwardResult:
-    """What a forward pass gives."""
+    """The results of a forward pass."""
 
     work: StageWork
     sent: dict[int, tf.Tensor]
@@ -98,7 +99,7 @@ class StageWorker:
         self._workload = workload
         self._training = training
         self.examples = workload.shares[rank.data]
-        """How many it works on."""
+        """Number of its microbatches."""
         counts = partition.counts(workload.shares)
         self._rows = order.split(self.examples, counts[rank.data]) if self.examples else []
         self._sizes = self._sizes_of_microbatches(counts)
@@ -106,7 +107,7 @@ class StageWorker:
         self._functions = microbatch_function.MicrobatchFunctions(self._sizes)
         self._messages: dict[Address, tf.Tensor] = {}
         self._outgoing: dict[tuple[int, int], tf.Tensor] = {}
-        """Tensors that are sent forward, by microbatch and number."""
+        """Tensors that are sent to later stages, by microbatch and number."""
         with tf.device(rank.device):
             self.values = {
                 key: tf.convert_to_tensor(variable) for key, variable in rank.weights.items()
@@ -117,7 +118,7 @@ class StageWorker:
         self.denominators = [*self.numerators[1:], tf.constant(of_examples, tf.float64)]
 
     def find_outgoing(self, address: Address) -> tf.Tensor:
-        """Return the tensor that a message sends."""
+        """Return the tensor of an outgoing message."""
         _, message = address
         if message.work is schedule.Pass.BACKWARD:
             return self._messages.pop(address)
@@ -142,7 +143,7 @@ class StageWorker:
         return [size or 0 for size in sizes], tensor.dtype
 
     def _name_maker(self, number: int) -> str:
-        """Name the node that gives a tensor, or the input that it is."""
+        """Name the node or the input that a tensor comes from."""
         model = self._partition.model
         makers = (node.name for node in model.nodes if number in node.outputs)
         return next(makers, f"The input {dict(enumerate(model.input_names)).get(number, number)}")
@@ -159,12 +160,12 @@ class StageWorker:
 
     @property
     def effects(self) -> step_effects.Effects:
-        """What a step does to the whole model."""
+        """The effects of a step on the whole model."""
         return self._partition.effects
 
     @property
     def nodes(self) -> tuple[graph.Node, ...]:
-        """Those of the whole model."""
+        """The nodes of the whole model."""
         return self._partition.model.nodes
 
     def _received(self, action: schedule.Action) -> dict[cutting.Transfer, tf.Tensor]:
@@ -178,10 +179,10 @@ class StageWorker:
         }
 
     def _sizes_of_microbatches(self, counts: Sequence[int]) -> list[tuple[int, ...]]:
-        """What tells microbatches apart that need functions of their own.
+        """Keys of the microbatches: those with equal keys share a function.
 
-        If layers add up over the data axis, it is the sizes at all its places. So these trace as
-        many functions, in one order, and call them for the same microbatches.
+        If layers add up over the data axis, a key has the sizes at all places. So all places trace
+        equally many functions, in the same order, and call them for the same microbatches.
         """
         if not self._partition.adds_up:
             return [(len(rows),) for rows in self._rows]
@@ -193,7 +194,7 @@ class StageWorker:
         return list(zip(*places, strict=True))
 
     def _divide_batch(self) -> list[Arguments]:
-        """The arguments of each microbatch that do not depend on other work."""
+        """The arguments of each microbatch that do not come from other stages."""
         rank, workload = self.rank, self._workload
         x, y, weight = workload.parts[rank.data]
         inputs = interpreter.by_number(self._partition.model, x) if rank.stage.inputs else {}
@@ -214,7 +215,7 @@ class StageWorker:
         return parts
 
     def _draws(self) -> list[tf.Tensor]:
-        """For each microbatch a number that no other one of a run has: scalars int64."""
+        """A number for each microbatch, unique in a run: scalars int64."""
         count, step = len(self._rows), self._workload.step
         if self._workload.draws_alike or not self.rank.seeds:
             return [step] * count
@@ -223,14 +224,14 @@ class StageWorker:
         return draws
 
     def _forward(self, action: schedule.Action) -> ForwardResult:
-        """Make a forward pass."""
+        """Run a forward pass."""
         work, arguments = self._prepare(action)
         compute = functools.partial(self._compute, work, arguments)
         computation = self._functions.call(action.microbatch, compute, nest.leaves(arguments))
         return self._take(action.microbatch, work, computation)
 
     def _prepare(self, action: schedule.Action) -> tuple[StageWork, Arguments]:
-        """The work of a forward pass, and what it takes."""
+        """The work of a forward pass, and its arguments."""
         microbatch = action.microbatch
         arguments = {
             **self._microbatches[microbatch],
@@ -243,7 +244,7 @@ class StageWorker:
     def _take(
         self, microbatch: int, work: StageWork, computation: microbatch_function.Computation
     ) -> ForwardResult:
-        """Keep what other stages receive, and count the loss."""
+        """Store what other stages receive, and count the loss."""
         results = iter(computation.results)
         sent = {number: next(results) for number in self._sent}
         terms = [(term, loss.Fraction(next(results), next(results))) for term in work.terms]
@@ -283,7 +284,7 @@ class StageWorker:
         terms: Sequence[Counted],
         changed: Mapping[str, tf.Tensor],
     ) -> list[tf.Tensor]:
-        """All results of a forward pass, in the order in which `_forward` takes them."""
+        """All results of a forward pass, in the order in which `_take` reads them."""
         work.terms = [term for term, _ in terms]
         work.changed = list(changed)
         fractions = [
@@ -326,14 +327,14 @@ class StageWorker:
             )
 
     def _check_sent(self, examples: int, part: interpreter.Part) -> None:
-        """Refuse tensors for other stages that have another shape than recorded."""
+        """Refuse tensors for other stages whose shape differs from the recorded one."""
         for number in self._sent:
             node = next(node for node in self.rank.stage.nodes if number in node.outputs)
             shape = self._shape(examples, number)
             interpreter.check_shape(self._partition.model, node, part.tensors[number], shape)
 
     def _terms(self, examples: int, arguments: Arguments, part: interpreter.Part) -> list[Counted]:
-        """The terms of the loss that this stage computes over a microbatch; feeds the metrics."""
+        """Return this stage's terms of the loss over a microbatch; updates the metrics."""
         terms: list[Counted] = []
         if self.rank.is_last:
             fractions = self._of_outputs(arguments["targets"], part)

@@ -1,4 +1,4 @@
-"""What ranks along the data axis send each other where each updates slices of weights only."""
+"""Exchange between ranks along the data axis if each updates slices of weights only."""
 
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import AbstractContextManager
@@ -20,7 +20,7 @@ def scatter_gradients(
 
     Args:
         between: this process's ends of all groups.
-        workers: by rank; sparse gradients have the mentions of all ranks by now.
+        workers: by rank; sparse gradients already have the mentions of all ranks.
         dense: each rank's own summands of its dense gradients, by key.
     """
     packed = {}
@@ -47,7 +47,7 @@ def scatter_gradients(
 
 
 def share_updates(between: RankTransport, workers: Iterable[TrainingWorker]) -> None:
-    """Give each rank the slices that others have updated in a step."""
+    """Copy to each rank the slices that others have updated in a step."""
     by_index = {worker.rank.index: worker for worker in workers}
     share_slices(
         between,
@@ -61,7 +61,7 @@ def share_slices(
     local: Iterable[RankModel],
     within: Callable[[RankModel], AbstractContextManager[Any]],
 ) -> None:
-    """Give each rank of this process the slices of weights that other ranks have.
+    """Copy to each rank of this process the slices of weights that other ranks have.
 
     Args:
         between: this process's ends of all groups.

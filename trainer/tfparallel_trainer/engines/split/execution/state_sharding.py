@@ -1,7 +1,7 @@
-"""Which slice of a weight one rank along the data axis updates, so that it keeps no other state.
+"""Which slice of a weight a rank along the data axis updates, and keeps optimizer state for.
 
-Stage 2 of ZeRO (Rajbhandari et al., SC 2020). A rank gets the sum of its own slices of gradients,
-applies the optimizer to these, and gives the new slices to the other ranks. Slices are rows along
+Stage 2 of ZeRO (Rajbhandari et al., SC 2020). A rank gets the sums of its own slices of gradients,
+applies the optimizer to these, and sends the new slices to the other ranks. Slices are rows along
 one dimension, so a checkpoint saves them as it saves the parts of a weight that `tensor` divides.
 """
 
@@ -21,20 +21,20 @@ class StateSharding:
     """The slices of a rank's part of a weight, one for each rank along the data axis.
 
     The first ranks have one row more if the rows cannot be divided evenly. Collectives move slices
-    of one size: there, a shorter one has another rank's row too, and nobody uses that.
+    of one size, so a shorter slice has a row of its neighbour too, which is dropped on arrival.
     """
 
     shape: tuple[int, ...]
-    """Of the part."""
+    """The shape of the rank's part of the weight."""
     dimension: int
-    """The one that is divided."""
+    """The dimension that is divided."""
     ranks: int
 
     @classmethod
     def choose(cls, weight: Any, ranks: int) -> Self | None:
-        """Divide a weight along the dimension whose largest slice is smallest; None: it cannot be.
+        """Divide a weight along the dimension whose largest slice is smallest.
 
-        A constraint has to work on a slice by itself.
+        None: the weight cannot be divided. A constraint has to work on a slice by itself.
         """
         shape = tuple(weight.shape)
         if weight.overwrite_with_gradient:  # Keras applies no optimizer to these
@@ -48,7 +48,7 @@ class StateSharding:
 
     @property
     def share(self) -> float:
-        """The share of the weight in the largest slice."""
+        """The share of the weight that the largest slice has."""
         return self._most / self.shape[self.dimension]
 
     def slices(self, index: int) -> shard.Part:
@@ -59,7 +59,7 @@ class StateSharding:
         return (*[slice(None)] * self.dimension, rows)
 
     def part(self, of_weight: shard.Part, whole: Sequence[int], index: int) -> shard.Part:
-        """The same slice in the unsplit variable, of which the rank has a part."""
+        """A rank's slice as a part of the unsplit variable."""
         outer = shard.box(of_weight, whole).start
         inner = shard.box(self.slices(index), self.shape)
         return tuple(
@@ -68,7 +68,10 @@ class StateSharding:
         )
 
     def of_gradient(self, gradient: Any, index: int) -> Any:
-        """A rank's slice of a gradient of any kind; of a sparse one the mentions of its rows."""
+        """A rank's slice of a gradient of any kind.
+
+        A sparse gradient keeps the mentions of its rows.
+        """
         slices = self.slices(index)
         if not isinstance(gradient, tf.IndexedSlices):
             return None if gradient is None else gradient[slices]
@@ -152,12 +155,13 @@ class StateSharding:
 class VariableSlice:
     """A slice of a variable that an optimizer updates as if it were a variable of its own.
 
-    It has what Keras' optimizers ask a tf.Variable for, and no storage: an assignment gives the
-    variable a new value. A strided assignment would make each later read of the variable a copy.
+    It has the methods of tf.Variable that Keras' optimizers use, and no storage: an assignment
+    replaces the variable's value. (After a strided assignment, each read of the variable would copy
+    it.)
     """
 
     def __init__(self, variable: Any, sharding: StateSharding, index: int) -> None:
-        """Take the keras.Variable, how it is divided, and the place along the data axis."""
+        """Take the keras.Variable, its division, and the rank's index along the data axis."""
         self._variable = variable
         self._sharding = sharding
         self._slices = sharding.slices(index)
@@ -170,11 +174,11 @@ class VariableSlice:
 
     @property
     def value(self) -> tf.Tensor:
-        """The slice as it is."""
+        """The current value of the slice."""
         return tf.convert_to_tensor(self._variable.value)[self._slices]
 
     def assign(self, value: Any) -> None:
-        """Change the slice, and leave the rest of the variable as it is."""
+        """Assign the slice; the rest of the variable stays as it is."""
         dimension, rows = self._sharding.dimension, self._slices[-1]
         whole = tf.convert_to_tensor(self._variable.value)
         outside = [slice(None)] * dimension

@@ -23,10 +23,10 @@ from tfparallel_trainer.objective import gradient_sums, lookups
 from tfparallel_trainer.objective.gradient_sums import Form, Kind
 
 Kinds = dict[int, list[Kind]]
-"""The kinds of each rank's gradients, which a rank without examples cannot find out."""
+"""The kinds of each rank's gradients. A rank without examples cannot find them itself."""
 
 _Summands = Callable[[int], tuple[list[Any], list[Kind]]]
-"""Returns the gradients of some weights that a rank adds, and their kinds."""
+"""Returns a rank's summands of the gradients of some weights, and their kinds."""
 
 
 class Reduction:
@@ -97,7 +97,7 @@ class Reduction:
         return results[0]
 
     def gradients(self, index: int) -> list[Any]:
-        """The gradients of a rank before its optimizer clips them, once all sums are made."""
+        """The gradients of a rank after all sums, before its optimizer clips them."""
         return self._finished(index).scaled
 
     @property
@@ -112,7 +112,7 @@ class Reduction:
         keys: Sequence[str] = (),
         summands: _Summands = lambda _: ([], []),
     ) -> dict[int, tf.Tensor]:
-        """Add up a tensor of each rank, and gradients of some weights; gives the tensor's sums."""
+        """Add up a tensor and gradients of some weights; returns the tensor's sums."""
         local_gradients, kinds, weights, also = {}, {}, {}, {}
         for index in participants:
             worker = self._workers[index]
@@ -136,15 +136,16 @@ class Reduction:
         def summands(index: int) -> tuple[list[Any], list[Kind]]:
             worker = self._workers[index]
             summand = self._shared(key, worker.gradients[key], worker.rank.weights[key])
-            # Each stage's look-ups are look-ups of their own.
+            # The look-ups of each stage stay separate.
             return [summand], [gradient_sums.classify(summand, ())]
 
         self._sum(ranks, participants, None, [key], summands)
 
     def _shared(self, key: str, gradient: Any, weight: Any) -> Any:
-        """What a stage adds for a weight: without examples, a gradient of no rows or of zeros.
+        """A stage's summand for a shared weight.
 
-        It may stay sparse if all that reads the weight looks rows up.
+        Without examples, it has no rows or is zeros. It may stay sparse if all nodes that read the
+        weight look rows up.
         """
         reading = [node for node in self._first.nodes if key in node.variables]
         if all(type(node.calls) is keras.layers.Embedding for node in reading):
@@ -158,7 +159,7 @@ class Reduction:
     def _sum_partial(
         self, ranks: tuple[int, ...], participants: Sequence[int], axis: shape.Axis
     ) -> None:
-        """Add up gradients of which each rank along an axis has a part."""
+        """Add up gradients of which each rank along an axis has a summand."""
         first = self._workers[participants[0]]
         keys = [key for key in first.gradients if axis in first.rank.shards[key].summed]
         if not keys or not first.examples:
@@ -174,7 +175,7 @@ class Reduction:
     def _sum_squares(
         self, ranks: tuple[int, ...], participants: Sequence[int], axis: shape.Axis
     ) -> None:
-        """Add up the squares of the gradients of variables that are cut over an axis."""
+        """Add up the squares of the gradients of variables that are sharded over an axis."""
         if not self._first.rank.optimizer.clips_by_norms:
             return
 
@@ -199,9 +200,9 @@ class Reduction:
         participants: Sequence[int],
         number: Callable[[int], tf.Tensor] | None = None,
     ) -> dict[int, tf.Tensor]:
-        """Add gradients up over the data axis; gives the sums of a tensor, if there is one.
+        """Add up gradients over the data axis; returns the sums of a tensor, if one is given.
 
-        Of weights whose updates the ranks share, each rank gets its slices.
+        If ranks shard the update of a weight, each rank gets its slices of the sum.
         """
         state = self._workers[participants[0]].rank.state
         of_ranks: dict[int, dict[str, tuple[Any, Kind]]] = {}
@@ -226,7 +227,7 @@ class Reduction:
         return totals
 
     def _gradients_of_examples(self, index: int) -> dict[str, tuple[Any, Kind]]:
-        """The gradients of a rank, by key; without examples those that are nothing."""
+        """The gradients of a rank, by key. Without examples, they are zeros or have no rows."""
         worker = self._workers[index]
         gradients: Sequence[Any]
         if worker.examples:
@@ -238,14 +239,14 @@ class Reduction:
         return dict(zip(worker.gradients, pairs, strict=True))
 
     def _sum_all(self, ranks: tuple[int, ...], participants: Sequence[int]) -> None:
-        """Add up gradients and loss; their norms every rank knows then, as it has all of them."""
+        """Add up gradients and loss. Each rank has all gradients then, and so knows their norms."""
         self._compute_losses(self._sum_gradients(ranks, participants, self._loss_summands))
         for index in participants:
             with self._workers[index].ordering.compute():
                 self._norms[index] = self._norm_summands(index)
 
     def _compute_losses(self, sums: Mapping[int, tf.Tensor]) -> None:
-        """Take what `_loss_summands` sums up to, for each rank."""
+        """Compute each rank's loss from the sums of `_loss_summands`."""
         count = len(self._first.rank.head.terms)
         for index, numbers in sums.items():
             worker = self._workers[index]
@@ -255,7 +256,7 @@ class Reduction:
         return tf.stack(self._workers[index].denominators)
 
     def _loss_summands(self, index: int) -> tf.Tensor:
-        """What a rank adds to the loss, what its process tells, and what is seen of it."""
+        """A rank's summands: of the loss, of the requests of its process, and of timings."""
         worker = self._workers[index]
         rank = worker.rank
         owned = {
@@ -272,19 +273,19 @@ class Reduction:
         return tf.concat([numbers, signals, worker.timings()], 0)
 
     def _finished(self, index: int) -> backward.CompleteGradients:
-        """The gradients of a rank, completed once the loss is known."""
+        """Complete the gradients of a rank, after the loss is known."""
         if index not in self._complete:
             factor = self._losses[index].factor if self._divides else None
             self._complete[index] = backward.CompleteGradients(self._workers[index], factor)
         return self._complete[index]
 
     def _norm_summands(self, index: int) -> tf.Tensor:
-        """How many gradients are not finite, and the sum of the squares of those of a rank."""
+        """The number of a rank's gradients that are not finite, and the sum of their squares."""
         finished = self._finished(index)
         return tf.stack([finished.failed, finished.own_square])
 
     def _update(self, index: int, condition: tf.Tensor | None) -> None:
-        """Change what belongs to a rank: weights, statistics, optimizer."""
+        """Update the variables of a rank: weights, statistics, optimizer."""
         rank = self._workers[index].rank
         for key, value in self._workers[index].statistics.items():
             weight = rank.weights[key]
@@ -313,7 +314,7 @@ class Reduction:
 
 
 class _Loss:
-    """The loss over all ranks, from the sum of what they gave."""
+    """The loss over all ranks, from the sum of their summands."""
 
     def __init__(
         self, worker: backward.TrainingWorker, numbers: tf.Tensor, count: int, signal_count: int
@@ -324,8 +325,8 @@ class _Loss:
         divided = tf.constant([term.divided for term in terms])
         scales = tf.where(divided, tf.math.divide_no_nan(weights, denominators), weights)
         self.terms = numerators * scales
-        """That of each output."""
+        """The loss of each output."""
         self.total = tf.reduce_sum(self.terms) + numbers[2 * count]
         self.signals, self.timings = tf.split(numbers[2 * count + 1 :], [signal_count, -1])
         self.factor = tf.where(divided[0], tf.math.divide_no_nan(1.0, denominators[0]), 1.0)
-        """What gradients of the numerator are multiplied by where there is only one."""
+        """The factor of the numerator's gradients, if the loss has one term."""

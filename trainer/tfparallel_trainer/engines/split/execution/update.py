@@ -1,8 +1,8 @@
 """The user's optimizer on a part of a model's variables.
 
-Keras' optimizers clip and scale inside `apply`, where they see only what one rank has. So this is
-taken out of the optimizer and done here, in Keras' own order: gradients, with those that are kept
-from earlier steps, are unscaled, clipped by norms over all ranks, and then applied. The optimizer
+Keras' optimizers clip and scale within `apply`, where they see the gradients of one rank only. So
+this module does both instead, in Keras' own order. It unscales gradients, with those that are
+accumulated from earlier steps, clips them by norms over all ranks, and applies them. The optimizer
 itself counts the steps, keeps gradients between updates, and averages the weights.
 """
 
@@ -16,14 +16,14 @@ from tfparallel_trainer.objective import gradient_sums
 
 _ACCUMULATORS = "_gradient_accumulator"
 _ITERATIONS = "iteration"
-"""How Keras names the gradients that it keeps, and the count of all steps."""
+"""Keras' names of accumulated gradients, and of the count of all steps."""
 
 
 class ShardOptimizer:
-    """An optimizer that is built for the trained variables of one rank."""
+    """An optimizer for the trained variables of one rank."""
 
     def __init__(self, keras_optimizer: Any, variables: Sequence[Any]) -> None:
-        """Take what the user compiled, not yet built."""
+        """Take the user's optimizer, not yet built."""
         self.keras_optimizer = keras_optimizer
         self._inner = getattr(keras_optimizer, "inner_optimizer", keras_optimizer)
         self._variables = list(variables)
@@ -43,40 +43,43 @@ class ShardOptimizer:
 
     @property
     def clips_by_norm(self) -> bool:
-        """Whether the norms of gradients make a difference."""
+        """Whether it clips by norms of gradients."""
         return self._global_clipnorm is not None or self._clipnorm is not None
 
     @property
     def clips_by_norms(self) -> bool:
-        """Whether the norm of each gradient makes a difference, and not that of all together."""
+        """Whether it clips each gradient by the gradient's own norm."""
         return self._clipnorm is not None
 
     @property
     def scales(self) -> bool:
-        """Whether a gradient that overflows is part of how the scale of the loss is found."""
+        """Whether it scales the loss, so that an overflow is expected."""
         return isinstance(self.keras_optimizer, keras.optimizers.LossScaleOptimizer)
 
     @property
     def variables(self) -> list[Any]:
-        """The optimizer's state, gradients that wait to be applied among it."""
+        """The optimizer's state, including accumulated gradients."""
         return list(self.keras_optimizer.variables)
 
     @property
     def state_bytes(self) -> int:
-        """Bytes of these."""
+        """Bytes of the optimizer's state."""
         return sum(
             variable.shape.num_elements() * tf.as_dtype(variable.dtype).size
             for variable in self.variables
         )
 
     def scale(self) -> tf.Tensor:
-        """What the loss is multiplied by: a scalar float32."""
+        """The factor of the loss: a scalar float32."""
         if self._factor is not None:
             return tf.constant(self._factor, tf.float32)
         return tf.cast(self.keras_optimizer.scale_loss(tf.ones((), tf.float32)), tf.float32)
 
     def unscaled(self, gradients: Sequence[Any]) -> list[Any]:
-        """Gradients of the loss with those that are kept; of no use in a step that only keeps."""
+        """Unscale gradients, and add the accumulated ones.
+
+        A step that only accumulates does not use the result.
+        """
         if self._factor is not None or self.scales:
             scale = self.scale()
             gradients = [times(gradient, 1 / scale) for gradient in gradients]
@@ -91,7 +94,7 @@ class ShardOptimizer:
         ]
 
     def apply(self, gradients: Sequence[Any], norm: tf.Tensor, norms: tf.Tensor) -> None:
-        """Clip and apply what `unscaled` gave, or keep it for a later step.
+        """Clip and apply the result of `unscaled`, or accumulate it for a later step.
 
         Args:
             norm: of all gradients of all ranks together: a scalar.
@@ -107,7 +110,7 @@ class ShardOptimizer:
             self._inner.apply(clipped, self._variables)
         else:  # Keras refuses to apply nothing
             self._iterations.assign_add(1)
-        if self.scales:  # double the scale of the loss after enough steps that were finite
+        if self.scales:  # doubles the scale of the loss after enough finite steps
             optimizer = self.keras_optimizer
             count = optimizer.step_counter + 1
             is_due = tf.equal(count, optimizer.dynamic_growth_steps)
@@ -122,9 +125,9 @@ class ShardOptimizer:
             self.keras_optimizer.dynamic_scale.assign(self.keras_optimizer.dynamic_scale * 0.5)
 
     def _in_place_of_kept(self, gradients: Sequence[Any], clipped: Sequence[Any]) -> list[Any]:
-        """What makes Keras apply, or keep, exactly these: it adds what it keeps, and divides.
+        """Return the gradients with which Keras applies, or accumulates, exactly `clipped`.
 
-        Gradients come with those that are kept, divided by the number of steps of an update.
+        Keras adds the accumulated gradients, and divides by the number of steps of an update.
         """
         is_due = tf.equal((self._iterations + 1) % self._steps, 0)
         for accumulator in self._accumulators:
@@ -161,5 +164,8 @@ def times(gradient: Any, factor: Any) -> Any:
 
 
 def square(gradient: Any) -> tf.Tensor:
-    """The sum of the squares, as a scalar float64; of a sparse gradient those of its mentions."""
+    """The sum of the squares, as a scalar float64.
+
+    Each mention in a sparse gradient counts by itself.
+    """
     return tf.reduce_sum(tf.square(tf.cast(gradient_sums.values(gradient), tf.float64)))
