@@ -1,6 +1,7 @@
 """One collective a step where the number of examples tells the denominators, and Keras' numbers."""
 
 import collections
+import itertools
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -139,3 +140,46 @@ def test_no_tensors_have_no_sums() -> None:
     group = shape.MeshShape(data=COUNT, generation=ranks.generation()).group(0, shape.Axis.DATA)
     end = collectives.Communicator.for_rank(group, 0, ranks.DEVICES[0])
     assert end.sum_all([]) == []
+
+
+@pytest.mark.usefixtures("float64")
+def test_buckets_leave_while_the_backward_pass_runs(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(collectives, "GATHERED_BYTES", 0)
+    monkeypatch.setattr(collectives, "BUCKET_BYTES", 8 * (T * T + 2 * T))
+
+    def build() -> keras.Model:
+        return keras.Sequential(
+            [keras.Input((T,)), *(keras.layers.Dense(T, "tanh") for _ in range(3))]
+        )
+
+    module = ranks.module(build, lambda model: model.compile(keras.optimizers.Adam(0.1), "mse"))
+    alone = ranks.build(module, ROW_PAIR, 1)[0].model
+    replicas = ranks.build(module, ROW_PAIR, COUNT)
+    feed = ranks.feed_of(ROW_PAIR, COUNT, BATCH)
+    step = mesh_steps.MeshTrainStep(module, replicas, feed.spec)
+    for number, (batch, whole) in enumerate(zip(feed.epoch(0, 0), batches(ROW_PAIR), strict=True)):
+        step(number, batch, frozenset())
+        alone.train_on_batch(*whole)
+    for replica in replicas:
+        difference = weights.difference(replica.model.get_weights(), alone.get_weights())
+        assert difference <= 1e-10
+
+    graph = step._function((True, True), False).graph
+    sums = [op for op in graph.get_operations() if op.type == "CollectiveReduceV2"]
+    buckets = sums[: len(sums) // COUNT]  # of the first rank
+    assert len(buckets) > 1
+    for bucket, following in itertools.pairwise(buckets):
+        assert bucket in causes(following)
+        assert buckets[-1].inputs[0].op not in causes(bucket)
+
+
+def causes(operation: tf.Operation) -> set[tf.Operation]:
+    """All that an operation waits for."""
+    visited: set[tf.Operation] = set()
+    pending = [operation]
+    while pending:
+        current = pending.pop()
+        operations = {tensor.op for tensor in current.inputs} | set(current.control_inputs)
+        pending += operations - visited
+        visited |= operations
+    return visited

@@ -32,6 +32,8 @@ MAX_VARIANTS = 1 << (POSITION_BITS - _VARIANT_BITS)
 
 GATHERED_BYTES = 8 << 20
 """Up to so many bytes of a whole group, a gather and local sums are faster than a ring of sums."""
+BUCKET_BYTES = 4 << 20
+"""Of tensors that are summed together where a ring sums them; a larger tensor is one by itself."""
 _WORD = tf.int32
 """What numbers are gathered as, bit by bit."""
 
@@ -223,15 +225,21 @@ class Communicator:
         return received, sent
 
     def sum_all(self, tensors: Sequence[tf.Tensor]) -> list[tf.Tensor]:
-        """All-reduce (sum) many tensors of static shapes, with as few operations as possible."""
+        """All-reduce (sum) many tensors of static shapes, with few operations.
+
+        Many bytes go in buckets, the last tensors first: a backward pass begins with the gradients
+        of the last variables, and they are under way while it computes the others.
+        """
         results: list[tf.Tensor] = list(tensors)
         if self.size == 1 or not results:
             return results
-        types = _by_type(tensors)
-        packs = [
-            tf.concat([tf.reshape(tensors[index], [-1]) for index in chosen], 0) for chosen in types
-        ]
-        for total, chosen in zip(self._sum_packs(packs), types, strict=True):
+        groups = _by_type(tensors)
+        is_gathered = self._is_gathered(tensors)
+        if not is_gathered:
+            groups = [bucket for group in groups[::-1] for bucket in _buckets(tensors, group)]
+        packs = [_pack([tensors[index] for index in chosen]) for chosen in groups]
+        sums = self._gather_packs(packs) if is_gathered else [self.sum(pack) for pack in packs]
+        for total, chosen in zip(sums, groups, strict=True):
             sizes = [tensors[index].shape.num_elements() for index in chosen]
             for index, part in zip(chosen, tf.split(total, sizes), strict=True):
                 results[index] = tf.reshape(part, tensors[index].shape)
@@ -261,13 +269,11 @@ class Communicator:
                 results[index] = part
         return results
 
-    def _sum_packs(self, packs: Sequence[tf.Tensor]) -> list[tf.Tensor]:
-        """Add up vectors of different types."""
-        size = sum(pack.shape.num_elements() * pack.dtype.size for pack in packs)
-        fits = self._hint is Hint.RING and size * self.size <= GATHERED_BYTES
-        if not fits or any(pack.dtype.size % _WORD.size for pack in packs):
-            return [self.sum(pack) for pack in packs]
-        return self._gather_packs(packs)
+    def _is_gathered(self, tensors: Sequence[tf.Tensor]) -> bool:
+        """Whether one gather and local sums add tensors up faster than rings of sums."""
+        fits = sum(map(_count_bytes, tensors)) * self.size <= GATHERED_BYTES
+        are_words = not any(tensor.dtype.size % _WORD.size for tensor in tensors)
+        return self._hint is Hint.RING and fits and are_words
 
     def _gather_packs(self, packs: Sequence[tf.Tensor]) -> list[tf.Tensor]:
         """Add up vectors by one gather of their bits.
@@ -323,6 +329,31 @@ def _by_type(tensors: Sequence[tf.Tensor]) -> list[list[int]]:
         [index for index, tensor in enumerate(tensors) if tensor.dtype.name == kind]
         for kind in sorted({tensor.dtype.name for tensor in tensors})
     ]
+
+
+def _buckets(tensors: Sequence[tf.Tensor], chosen: Sequence[int]) -> list[list[int]]:
+    """Divide positions of tensors into buckets, from the last tensor to the first."""
+    buckets: list[list[int]] = [[]]
+    filled = 0
+    for index in reversed(chosen):
+        size = _count_bytes(tensors[index])
+        if buckets[-1] and filled + size > BUCKET_BYTES:
+            buckets.append([])
+            filled = 0
+        buckets[-1].append(index)
+        filled += size
+    return buckets
+
+
+def _count_bytes(tensor: tf.Tensor) -> int:
+    count: int = tensor.shape.num_elements() * tensor.dtype.size
+    return count
+
+
+def _pack(tensors: Sequence[tf.Tensor]) -> tf.Tensor:
+    """The elements of tensors of one type in a row."""
+    vectors = [tf.reshape(tensor, [-1]) for tensor in tensors]
+    return vectors[0] if len(vectors) == 1 else tf.concat(vectors, 0)
 
 
 def _build_token(device: str, hint: Hint) -> Any:
