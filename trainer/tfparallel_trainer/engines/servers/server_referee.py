@@ -14,7 +14,12 @@ from tfparallel_trainer.comms import shape
 from tfparallel_trainer.contract import verification
 from tfparallel_trainer.data import batching, nest
 from tfparallel_trainer.objective import replica, tracing
-from tfparallel_trainer.objective.referee import judgement, reference_model, replica_referee
+from tfparallel_trainer.objective.referee import (
+    findings,
+    judgement,
+    reference_model,
+    replica_referee,
+)
 
 
 class ServerReferee:
@@ -83,7 +88,7 @@ class ServerReferee:
         except errors.VerificationError:
             raise
         except Exception as error:  # of the user's code, or of what a layer does in a check
-            self._obstacle = judgement.describe(error)
+            self._obstacle = findings.describe_failure(error)
             return verification.Check(step + 1, {}, [self._obstacle])
 
     def _compare(
@@ -99,7 +104,7 @@ class ServerReferee:
         if compared.exceeds.any():
             compared = judge.compare(step, examples, before, of_worker, measures=True)
         if compared.is_random:
-            self._obstacle = judgement.RANDOM
+            self._obstacle = findings.RANDOM
             return verification.Check(step + 1, {}, [self._obstacle])
         verdict = judge.verdict([compared], step + 1, examples, before, divides_batch=False)
         return verification.Check(step + 1, verdict, self._omitted)
@@ -129,4 +134,4 @@ def build(
         with module.restored(), random_state.seeded(seed):  # data functions may draw later
             return replica.build(module, mesh, 0, "/device:CPU:0", seed, sample)
     except Exception as error:  # of the user's code, as for another call of build_model
-        return judgement.describe(error)
+        return findings.describe_failure(error)

@@ -29,6 +29,12 @@ _STORED = 8.0
 """Roundings of a variable that an optimizer may make."""
 SMALL = 1e-3
 """Norm of a gradient, relative to all gradients, below which it may be what rounding left."""
+REPETITIONS = 3
+"""Number of times that a check is repeated if it finds a difference."""
+DISPLACEMENT = 1e-3
+"""How far the weights are moved before a check is repeated, relative to them."""
+ROUNDINGS = 30.0
+"""Factor by which a fault exceeds the rounding that repeated checks measure."""
 PROJECTIONS = 8
 _LENGTH = 4093
 """Of a vector, a prime; for longer arrays it is repeated, with changing signs."""

@@ -9,6 +9,9 @@ from tfparallel_trainer.objective.referee import observations
 
 _KIND = verification.Quantity
 _SHOWN = 3
+_ERROR_LENGTH = 100
+RANDOM = "the same step gives other numbers each time, as tf.random or NumPy in a layer does"
+"""Why a step cannot be compared."""
 _COPIES = "all but the copies of each variable, which are alike"
 
 
@@ -85,6 +88,12 @@ def error(
         f"Step {step} gives other numbers than one process, by {largest:.2g} in "
         f"{_names(differing)}: {cause} {remedy} (trainer.verify: Off trains without this check)."
     ).on_every_process()
+
+
+def describe_failure(error: Exception) -> str:
+    """Say why one process cannot compute a step, on one line."""
+    text = " ".join(str(error).split())[:_ERROR_LENGTH]
+    return f"one process cannot compute the step ({type(error).__name__}: {text})"
 
 
 def incomparable(step: int, obstacle: str, *, has_copies: bool) -> verification.Check:

@@ -12,11 +12,6 @@ from tfparallel_trainer.objective import tracing
 from tfparallel_trainer.objective.referee import comparison, findings, observations, reference_model
 
 _KIND = verification.Quantity
-_ROUNDINGS = 30.0
-"""How much more than the rounding that is measured a fault is."""
-_SHOWN = 100
-RANDOM = "the same step gives other numbers each time, as tf.random or NumPy in a layer does"
-"""Why a step cannot be compared."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -61,14 +56,8 @@ def combine(judgements: Sequence[Judgement]) -> tuple[Judgement, Any, Any]:
     """Return the first one, its limits, and which quantities differ in all of them."""
     first = judgements[0]
     rounding = np.max([judgement.rounding for judgement in judgements], 0)
-    limits = np.maximum(first.limit, _ROUNDINGS * rounding)
+    limits = np.maximum(first.limit, comparison.ROUNDINGS * rounding)
     return first, limits, np.all([judgement.differences > limits for judgement in judgements], 0)
-
-
-def describe(error: Exception) -> str:
-    """Say why one process cannot compute a step, on one line."""
-    text = " ".join(str(error).split())[:_SHOWN]
-    return f"one process cannot compute the step ({type(error).__name__}: {text})"
 
 
 class Judge:

@@ -26,13 +26,6 @@ from tfparallel_trainer.objective.referee import (
     trials,
 )
 
-_REPETITIONS = 3
-_ASIDE = 1e-3
-"""How far away from the weights a check is repeated, relative to them."""
-_ROUNDINGS = 30.0
-"""How much more than the rounding that is measured a fault is."""
-_RANDOM = "the same step gives other numbers each time, as tf.random or NumPy in a layer does"
-
 _NO_MEMORY = "a device has no memory left for the examples of all ranks"
 
 
@@ -144,8 +137,7 @@ class ReplicaReferee:
         except sides.IncomparableError as error:
             reason = str(error)
         except Exception as error:  # of the user's code, or of what a layer does in a check
-            text = " ".join(str(error).split())[:100]
-            reason = f"one process cannot compute the step ({type(error).__name__}: {text})"
+            reason = findings.describe_failure(error)
         can_compute = self._exchange.gather([[float(not reason)]] * len(self._replicas))
         if not can_compute.all():
             return reason or "another process cannot compute the step alone"
@@ -177,16 +169,17 @@ class ReplicaReferee:
         limits = np.full(table.apart.shape, self._limit)
         if (table.apart > limits).any():
             repeated = []
-            for repetition in range(_REPETITIONS):
-                with self._sides.moved(_REPETITIONS * sample.step + repetition, _ASIDE):
+            for repetition in range(comparison.REPETITIONS):
+                seed = comparison.REPETITIONS * sample.step + repetition
+                with self._sides.moved(seed, comparison.DISPLACEMENT):
                     repeated.append(self._compare(sample, takes_part, measures=True))
             if not all(repetition.is_complete for repetition in repeated):
                 return None
             if max(repetition.random for repetition in repeated) > self._limit:
-                self._obstacle = _RANDOM
-                return findings.incomparable(step, _RANDOM, has_copies=self._ranks > 1)
+                self._obstacle = findings.RANDOM
+                return findings.incomparable(step, findings.RANDOM, has_copies=self._ranks > 1)
             rounding = np.max([repetition.rounding for repetition in repeated], 0)
-            limits = np.maximum(limits, _ROUNDINGS * rounding)
+            limits = np.maximum(limits, comparison.ROUNDINGS * rounding)
             differs = np.all([repetition.apart > limits for repetition in (table, *repeated)], 0)
             if differs.any():
                 self._refuse(sample, table, differs)

@@ -10,7 +10,7 @@ from tfparallel_trainer import random_state, user
 from tfparallel_trainer.checkpoint import keys, slots
 from tfparallel_trainer.comms import shape
 from tfparallel_trainer.objective import replica
-from tfparallel_trainer.objective.referee import judgement, reference_model
+from tfparallel_trainer.objective.referee import findings, judgement, reference_model
 
 
 class UnfitError(Exception):
@@ -26,7 +26,7 @@ def build(
         with random_state.seeded(seed):  # data functions may draw later
             single = replica.build(module, mesh, 0, device, seed, sample)
     except Exception as error:  # of the user's code, as for another call of build_model
-        return judgement.describe(error)
+        return findings.describe_failure(error)
     finally:
         replica.forget_names()
     # Ranks draw from the first number on; this model has been called, which may have drawn.

@@ -29,9 +29,6 @@ from tfparallel_trainer.objective.referee import (
     replica_referee,
 )
 
-_REPETITIONS = 3
-_ASIDE = 1e-3
-"""How far away from the weights a check is repeated, relative to them."""
 _KIND = verification.Quantity
 
 
@@ -93,8 +90,8 @@ class SplitReferee:
         compared: list[judgement.Judgement] = []
         before = self._compare(sample, compared)
         if self._led(lambda: bool(compared[0].exceeds.any())):
-            for seed in range(_REPETITIONS):
-                self._compare(sample, compared, _REPETITIONS * step + seed)
+            for seed in range(comparison.REPETITIONS):
+                self._compare(sample, compared, comparison.REPETITIONS * step + seed)
         verdict = self._led(lambda: self._verdict(sample, before, compared))
         if verdict["fault"]:
             raise errors.VerificationError(verdict["fault"]).on_every_process()
@@ -123,7 +120,7 @@ class SplitReferee:
         try:
             self._trials.prepare(sample.shares)
         except Exception as error:  # of the user's code, or of what a layer does in a check
-            reason = judgement.describe(error)
+            reason = findings.describe_failure(error)
         self._agree(reason)
 
     def _agree(self, obstacle: str) -> None:
@@ -146,7 +143,9 @@ class SplitReferee:
             before = trials.gathering.state()
             if seed is not None:
                 trained = trials.gathering.trained
-                trials.assign(reference_model.moved(before, trained, seed, _ASIDE), trained)
+                trials.assign(
+                    reference_model.moved(before, trained, seed, comparison.DISPLACEMENT), trained
+                )
                 before = trials.gathering.state()  # as its types hold it
             of_ranks = trials.run(sample, before)
 
@@ -169,7 +168,7 @@ class SplitReferee:
     ) -> dict[str, Any]:
         """What the first process says of its comparisons."""
         if any(one.is_random for one in compared):
-            raise _ObstacleError(judgement.RANDOM)
+            raise _ObstacleError(findings.RANDOM)
         several = self._parts > 1
         try:
             differences = self._required_judge().verdict(
@@ -240,7 +239,7 @@ class SplitReferee:
             except (_ObstacleError, single_process.UnfitError) as error:
                 answer = {"obstacle": str(error)}
             except Exception as error:  # of the user's code, or of what a layer does in a check
-                answer = {"obstacle": judgement.describe(error)}
+                answer = {"obstacle": findings.describe_failure(error)}
         answer = json.loads(self._ranks.broadcast(json.dumps(answer).encode()))
         if "obstacle" in answer:
             raise _ObstacleError(answer["obstacle"])
