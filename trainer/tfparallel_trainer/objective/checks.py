@@ -1,4 +1,4 @@
-"""Which models this engine trains; the refusals say what to change."""
+"""Refuses models that no engine can train; the messages say what to change."""
 
 import inspect
 from collections.abc import Iterable, Iterator
@@ -31,7 +31,7 @@ HOOK = "training_phases"
 
 
 def check(model: Any) -> None:
-    """Refuse (UserCodeError) what is no compiled Keras model, or needs what no engine does."""
+    """Refuse (UserCodeError) what is not a compiled Keras model, or needs what no engine offers."""
     if not isinstance(model, keras.Model):
         raise errors.UserCodeError(
             f"build_model returns {type(model).__name__}: let it return a keras.Model.",
@@ -60,7 +60,7 @@ def check(model: Any) -> None:
 
 
 def check_optimizer(optimizer: Any) -> None:
-    """Refuse (UserCodeError) an optimizer that Keras would apply by a method of the user's."""
+    """Refuse (UserCodeError) an optimizer that overrides `apply_gradients`."""
     kind = type(optimizer)
     if not kind.apply_gradients.__module__.startswith("keras."):
         raise errors.UserCodeError(
@@ -100,7 +100,7 @@ def refuse_phases(model: Any, strategy: str) -> None:
 
 
 def layers(root: Any) -> Iterator[Any]:
-    """All layers below a model, itself first, those inside other layers too; each once."""
+    """All layers of a model, each once: the model itself first, then nested layers too."""
     visited: set[int] = set()
     pending = [root]
     while pending:
@@ -113,7 +113,7 @@ def layers(root: Any) -> Iterator[Any]:
 
 
 def children(layer: Any) -> Iterator[Any]:
-    """The layers that a layer holds itself: as its layers, in attributes, lists or dictionaries."""
+    """The direct sublayers of a layer: in `layers`, in attributes, lists or dictionaries."""
     for value in (list(getattr(layer, "layers", ())), *vars(layer).values()):
         several = value.values() if isinstance(value, dict) else value
         for item in several if isinstance(value, (list, tuple, dict)) else (value,):
@@ -122,7 +122,7 @@ def children(layer: Any) -> Iterator[Any]:
 
 
 def runs_user_code(model: Any) -> bool:
-    """Whether a layer of a model is not Keras' own, or calls a function of someone else."""
+    """Whether a model has layers that are not Keras' own, or that call the user's functions."""
     return defines_phases(model) or any(
         isinstance(layer, keras.layers.Lambda) or not type(layer).__module__.startswith("keras.")
         for layer in layers(model)
@@ -137,13 +137,13 @@ def may_assign(model: Any) -> bool:
 
 
 def find_stateful(model: Any) -> Any:
-    """The first layer that keeps its state from batch to batch, or None."""
+    """Return the first layer that keeps its state between batches, or None."""
     recurrent = (layer for layer in layers(model) if isinstance(layer, keras.layers.RNN))
     return next((layer for layer in recurrent if layer.stateful), None)
 
 
 def refuse_stateful(model: Any, reason: str) -> None:
-    """Refuse (UserCodeError) a model whose state belongs to the places of a batch."""
+    """Refuse (UserCodeError) a model with a state for each position in a batch."""
     if layer := find_stateful(model):
         raise errors.UserCodeError(
             f"The layer {layer.name} is stateful: what it keeps belongs to the places of a "
@@ -153,7 +153,7 @@ def refuse_stateful(model: Any, reason: str) -> None:
 
 
 def calling_layer() -> str:
-    """Name the layer whose call leads here, for a sentence."""
+    """Name the layer whose call is running, as the subject of a sentence."""
     frame = inspect.currentframe()
     while frame is not None:
         layer = frame.f_locals.get("self")
@@ -164,7 +164,7 @@ def calling_layer() -> str:
 
 
 def advice(model: Any, ranks: int) -> list[str]:
-    """Sentences about what is right but may surprise where a batch is divided over ranks."""
+    """Sentences about correct behaviour that may surprise if a batch is divided over ranks."""
     plain = [
         layer.name
         for layer in layers(model)

@@ -1,7 +1,7 @@
-"""Evaluation on all ranks: each goes through its part of the examples, then one sum.
+"""Evaluation on all ranks: each processes its part of the examples, then one sum follows.
 
 The loss is Σ N / Σ D over all examples (see `objective.loss`), so it does not depend on batch size.
-Where an optimizer keeps averages of the weights (use_ema), those are evaluated and exported.
+If an optimizer keeps averages of the weights (use_ema), these are evaluated and exported.
 """
 
 import abc
@@ -22,7 +22,7 @@ from tfparallel_trainer.objective.replica import Replica
 
 
 class Evaluator(abc.ABC):
-    """Goes through examples with all ranks and adds up what they give."""
+    """Evaluates examples on all ranks, and adds up the results."""
 
     def __init__(
         self,
@@ -32,15 +32,15 @@ class Evaluator(abc.ABC):
     ) -> None:
         """Take the replicas of this process, which have the metrics.
 
-        `share_statistics` gives every rank the first one's weights that are not trained. In the
-        body of `averaged`, weights are their averages, where the optimizer keeps such.
+        `share_statistics` copies the first rank's untrained weights to every rank. In the body of
+        `averaged`, the weights have their averages if the optimizer keeps some.
         """
         self._replicas = replicas
         self._share_statistics = share_statistics
         self._averaged = averaged
 
     def run(self, batches: Iterable[batching.Batch]) -> dict[str, float]:
-        """Give loss and metrics over all examples; the same on every process."""
+        """Return loss and metrics over all examples, the same on every process."""
         self._share_statistics()
         with self._averaged():
             reset_metrics(self._replicas)
@@ -53,7 +53,7 @@ class Evaluator(abc.ABC):
 
     @abc.abstractmethod
     def sums(self, batch: batching.Batch) -> Any:
-        """Numerators and denominators of the loss over a batch [2, terms]; feeds the metrics."""
+        """Numerators and denominators of the loss over a batch [2, terms]; updates the metrics."""
 
     @abc.abstractmethod
     def results(self, sums: Any) -> dict[str, float]:
@@ -61,7 +61,7 @@ class Evaluator(abc.ABC):
 
 
 def _value(term: loss.Term, above: float, below: float) -> float:
-    """A term over all examples."""
+    """The value of a term over all examples."""
     if term.divided and below == 0:
         raise errors.UserCodeError(
             f"The data to evaluate on have no examples that count for {_name(term)} (none, or all "
@@ -77,7 +77,7 @@ def _name(term: loss.Term) -> str:
 
 
 class MetricReduction:
-    """Combines the metrics of all ranks, and sums of numbers that each process brings."""
+    """Combines the metrics of all ranks, and adds up numbers of all processes."""
 
     def __init__(self, replicas: Sequence[Replica]) -> None:
         self._replicas = replicas
@@ -110,10 +110,11 @@ def reset_metrics(replicas: Sequence[Replica]) -> None:
 
 
 def losses(replica: Replica, totals: Any, penalty: float | None = None) -> dict[str, float]:
-    """The loss over all examples, and with several outputs that of each, as any replica names it.
+    """The loss over all examples, and with several outputs also the loss of each.
 
-    Totals [2, terms] are the sum over all examples of what `sums_of` gives. The penalty regularises
-    all weights; absent: the replica's. If no example counts: UserCodeError.
+    `totals` [2, terms] are the results of `sums_of`, added up over all examples. `penalty` is the
+    regularisation of all weights; absent: the replica's. If no example counts, it is a
+    UserCodeError.
     """
     if penalty is None:
         penalty = sum(float(phase.penalty()) for phase in replica.computations)
@@ -130,7 +131,7 @@ def penalty_of(weights: Iterable[Any]) -> float:
 
 
 def sums_of(replica: Replica, part: Any) -> tf.Tensor:
-    """Numerators and denominators of the loss over some examples: [2, terms]; feeds the metrics."""
+    """Numerators and denominators of the loss over examples: [2, terms]; updates the metrics."""
     fractions = [
         fraction
         for phase in replica.computations
@@ -144,13 +145,13 @@ def sums_of(replica: Replica, part: Any) -> tf.Tensor:
 
 
 def adopt_averages(model: Any) -> bool:
-    """Overwrite the weights by their averages; gives whether there are any."""
+    """Overwrite the weights by their averages; returns whether the optimizer keeps any."""
     return _overwrite(model.optimizer, model.trainable_variables)
 
 
 @contextlib.contextmanager
 def averaged(replicas: Sequence[Replica]) -> Iterator[None]:
-    """Let the models of the body have the averages, where they are kept."""
+    """Replace the models' weights by their averages in the body, if optimizers keep some."""
     with contextlib.ExitStack() as stack:
         for local_replica in replicas:
             weights = local_replica.model.trainable_variables
@@ -164,9 +165,10 @@ def averaged(replicas: Sequence[Replica]) -> Iterator[None]:
 def averaged_weights(
     optimizer: Any, weights: Sequence[Any], device: str, updated: Sequence[Any] | None = None
 ) -> Iterator[bool]:
-    """Let these weights in the body be the averages that their optimizer keeps of them.
+    """Replace weights by the averages that their optimizer keeps, in the body.
 
-    `updated` is what it updates, if these are slices of the weights. Gives whether it keeps any.
+    If the optimizer updates slices of the weights, `updated` has these. Yields whether it keeps
+    averages.
     """
     with tf.device(device):
         before = [(weight, tf.identity(weight.value)) for weight in weights]

@@ -1,11 +1,11 @@
-"""Adds gradients up over ranks without changing their kind, and looks whether they are finite.
+"""Adds up gradients over ranks without changing their kind, and checks that they are finite.
 
 A sparse gradient (tf.IndexedSlices, from an embedding) names some rows several times. Keras
 optimizers do not treat it as the dense gradient of the same sum: Adam squares each mention of a row
-by itself, and clipping takes the norm over mentions. So what one process with the whole batch would
-have depends on what names the rows (`lookups`). Where the examples do, the mentions of all ranks
-are gathered, in the order of the examples; that costs the rows that were touched, not the table.
-Where they do not (a table of positions), all ranks have the same mentions, whose values are added.
+by itself, and clipping takes the norm over mentions. So the gradient of one process with the whole
+batch depends on what names the rows (`lookups`). If the examples name them, the mentions of all
+ranks are gathered, in the order of the examples. That costs the touched rows, not the table. If not
+(a table of positions), all ranks have the same mentions, whose values are added.
 """
 
 import dataclasses
@@ -21,7 +21,7 @@ from tfparallel_trainer.objective import lookups, packed_updates
 
 
 class Form(enum.Enum):
-    """What the tape gives for a variable."""
+    """The form in which the tape returns a variable's gradient."""
 
     ABSENT = "absent"
     """The loss does not depend on the variable."""
@@ -31,7 +31,7 @@ class Form(enum.Enum):
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Kind:
-    """What the tape gives for a variable; the same on every rank that has examples."""
+    """The kind of a variable's gradient, the same on every rank that has examples."""
 
     form: Form
     sources: tuple[lookups.Lookup, ...] = ()
@@ -39,7 +39,7 @@ class Kind:
 
 
 def classify(gradient: Any, known_rows: Collection[lookups.Rows] | None = None) -> Kind:
-    """Return of what kind a gradient is; `known_rows` is as in `lookups.find_lookups`."""
+    """Return the kind of a gradient; `known_rows` is as in `lookups.find_lookups`."""
     if gradient is None:
         return Kind(Form.ABSENT)
     if isinstance(gradient, tf.IndexedSlices):
@@ -48,14 +48,14 @@ def classify(gradient: Any, known_rows: Collection[lookups.Rows] | None = None) 
 
 
 def zeros(kinds: Sequence[Kind], variables: Sequence[Any]) -> list[Any]:
-    """What a rank without examples adds: gradients of these kinds that are nothing."""
+    """The summands of a rank without examples: zeros, or no rows, of these kinds."""
     return [_zero(kind, variable) for kind, variable in zip(kinds, variables, strict=True)]
 
 
 def zero_if_empty(
     empty: tf.Tensor, gradients: Sequence[Any], variables: Sequence[Any]
 ) -> list[Any]:
-    """The gradients, or zeros where a rank computed them, which may be NaN, from no examples."""
+    """The gradients, or zeros if a rank has no examples: its gradients may be NaN."""
 
     def unless_empty(tensor: tf.Tensor) -> tf.Tensor:
         return tf.where(empty, tf.zeros_like(tensor), tensor)
@@ -73,7 +73,7 @@ def zero_if_empty(
 
 
 def add(first: Any, second: Any) -> Any:
-    """The sum of two gradients of one variable, of which either may be absent."""
+    """The sum of two gradients of one variable; either may be None."""
     if first is None or second is None:
         return second if first is None else first
     return tf.convert_to_tensor(first) + tf.convert_to_tensor(second)
@@ -86,7 +86,7 @@ def all_reduce(
     variables: Sequence[Any],
     also: Sequence[tf.Tensor],
 ) -> list[Any]:
-    """Add gradients up over the ranks of `data`, then other tensors of static shapes."""
+    """Add up gradients over the ranks of `data`, and further tensors of static shapes."""
     if data.size == 1:
         return [*gradients, *also]
     slices = {
@@ -140,7 +140,7 @@ def all_finite(tensors: Sequence[tf.Tensor]) -> tf.Tensor:
 
 
 def values(gradient: Any) -> tf.Tensor:
-    """Those of a gradient, without the rows that they belong to."""
+    """The values of a gradient, without the rows that they belong to."""
     return gradient.values if isinstance(gradient, tf.IndexedSlices) else gradient
 
 

@@ -1,16 +1,16 @@
 """Whether what an example adds to the loss is independent of the other examples of its batch.
 
-Ranks compute the terms of the loss over their own parts of a batch, and add them up. That is the
-loss of the whole batch if the model, the loss and `add_loss` take each example by itself, as far as
-means and sums go. No rank can see from its part that they do not. So some examples are computed at
-once and in two parts, which have to add up:
+Ranks compute the terms of the loss over their own parts of a batch, and add them up. The sum is the
+loss of the whole batch if the loss, the model and `add_loss` are means or sums over examples. A
+rank cannot find out from its part alone. So the trainer computes some examples at once and in two
+parts, whose terms have to add up:
 
 * The first examples, and others like them, go through the model as in inference and as in training
-  (see `trial`). They go through again with weights that are drawn, because a model whose last
-  kernel begins with zeros, say, gives the same whatever stands before it.
-* Targets and predictions that are drawn after the kind of the data go through each loss that is not
-  Keras' own (see `drawn`). They follow from fixed seeds and from examples all over the data, where
-  those are at hand. So a job is refused whatever its first examples are.
+  (see `trial`). They go through again with random weights. For example, a model whose last kernel
+  is initialised with zeros returns the same, whatever the layers before it do.
+* Random targets and predictions of the data's kind go through each loss that is not Keras' own (see
+  `random_outputs`). They follow from fixed seeds, and from examples all over the data if these are
+  at hand. So the outcome does not depend on the first examples alone.
 """
 
 import contextlib
@@ -29,50 +29,51 @@ from tfparallel_trainer.objective import checks, loss, metric_sums, phases, rand
 from tfparallel_trainer.objective.replica import Replica
 
 EXAMPLES = 8
-"""How many are tried."""
+"""Number of examples in a trial."""
 
 POOL = 256
-"""How many targets from all over the data show their kind."""
+"""Number of targets, from all over the data, that show their kind."""
 
 _FEWEST = 4
-"""How many of those there are at least: parts of one example are completed by others like it."""
+"""Minimum number of examples. If a part has fewer, similar ones are added."""
 
 _FIRST = 3
-"""How many of them are in the first part: parts need not be halves."""
+"""Number of examples in the first part: parts need not be halves."""
 
 _SEEDS = (0, 1)
-"""Of what is drawn: rounding may look like a dependence once, a dependence does twice."""
+"""Seeds of two trials. Rounding may look like a dependence in one of them, but a dependence shows
+in both."""
 
 _MOST = 1 << 24
-"""Numbers of predictions that are drawn at most."""
+"""Maximum number of elements of random predictions."""
 
 _PRECISIONS = {"float64": 1e-5, "float32": 1e-3, "bfloat16": 0.1, "float16": 0.1}
-"""What rounding may change, relative to the sum: it depends on how many examples go together. Keras
-computes some of float64 in float32, such as CTC."""
+"""Relative differences of a sum that rounding may cause, because the number of examples in a batch
+changes it. Keras computes some float64 losses in float32, such as CTC."""
 _REMEDY = (
     "Replicas and microbatches divide the batch, so let it be a mean over examples, or train "
     "without them."
 )
 
 _Weights = Sequence[tuple[Any, tf.Tensor]]
-"""Variables with the values that they take in a trial."""
+"""Variables, with their values in a trial."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class _Computation:
-    """What computes the terms of a loss in a trial."""
+    """Computes the terms of a loss in a trial."""
 
     terms_of: Callable[[Any, bool], list[loss.Fraction]]
-    """From (x, y, sample_weight), and whether it is as in training, to the terms."""
+    """Returns the terms. Takes (x, y, sample_weight), and whether the model runs as in training."""
     weights: _Weights = ()
-    """Those that are not what they are in the model."""
+    """Variables that have other values than in the model."""
 
 
 def check(replica: Replica, part: Any, targets: Any = None) -> None:
     """Refuse (UserCodeError) a loss in which examples, (x, y, sample_weight), depend on each other.
 
-    `targets` are some from all over the data. A loss that is random is not refused if it draws by
-    other means than keras.random. No variable changes.
+    `targets` come from all over the data. A loss that draws random numbers by other means than
+    keras.random is not refused. No variable changes.
     """
     part = nest.convert(lambda leaf: np.asarray(leaf)[:EXAMPLES], part)
     several = random_outputs.varied(part, max(_FEWEST, len(nest.leaves(part)[0])))
@@ -95,7 +96,7 @@ def _try(replica: Replica, computation: _Computation, examples: Any, *, training
 
 
 def _try_drawn(replica: Replica, part: Any, pool: Any, pattern: str) -> None:
-    """Try drawn targets."""
+    """Try random targets."""
 
     def dependent(seed: int) -> loss.Term | None:
         computation, terms, examples = _drawn(replica, part, pool, pattern, seed)
@@ -105,7 +106,7 @@ def _try_drawn(replica: Replica, part: Any, pool: Any, pattern: str) -> None:
 
 
 def _try_drawn_weights(replica: Replica, examples: Any) -> None:
-    """Try drawn weights, as in training."""
+    """Try random weights, as in training."""
 
     def dependent(seed: int) -> loss.Term | None:
         computation = _of_model(replica, trial.drawn_weights(replica.model, seed))
@@ -117,7 +118,10 @@ def _try_drawn_weights(replica: Replica, examples: Any) -> None:
 def _refuse_if_twice(
     replica: Replica, dependent: Callable[[int], loss.Term | None], *, training: bool
 ) -> None:
-    """Refuse if a term is dependent with each seed; the user's code need not take what is drawn."""
+    """Refuse if a term is dependent with each seed.
+
+    Errors of the user's code with random values do not count.
+    """
     term = None
     for seed in _SEEDS:
         with contextlib.suppress(Exception):
@@ -132,7 +136,7 @@ def _refuse_if_twice(
 def _drawn(
     replica: Replica, part: Any, pool: Any, pattern: str, seed: int
 ) -> tuple[_Computation, list[loss.Term], Any]:
-    """What computes some terms for drawn targets, the terms, and the examples with them."""
+    """Return the computation of some terms for random targets, these terms, and the examples."""
     x, _, weight = part
     y = random_outputs.targets(pool, EXAMPLES, pattern, seed)
     weight = random_outputs.weights(weight, EXAMPLES, seed)
@@ -157,7 +161,7 @@ def _drawn(
 
 
 def _near(predicted: Any, y: Any) -> Any:
-    """Bring predictions near to the targets that have their shapes, in the order of outputs."""
+    """Move predictions close to the targets of equal shapes, in the order of outputs."""
     flat, targets = nest.leaves(predicted), nest.leaves(y)
     if len(flat) != len(targets):
         return predicted
@@ -187,7 +191,7 @@ def _dependent(
     examples: Any,
     training: bool,
 ) -> loss.Term | None:
-    """The first term that differs when the examples are computed at once and in parts."""
+    """Return the first term that differs between the examples at once and in parts."""
     count = len(nest.leaves(examples)[0])
     middle = min(_FIRST, count // 2)
 
@@ -201,7 +205,7 @@ def _dependent(
     if all(alike) and _add_up(added, [sums_of_part for _, sums_of_part, _ in parts]):
         return None
     if draws != parts[0][2] or not all(_alike(replica, whole, sums(0, count)[0])):
-        # What is random draws other numbers for other examples.
+        # Random operations draw other numbers for other examples.
         for variable, seed in replica.seeds:
             variable.assign(seed + 1)
         repeated = sums(0, count)[0]
@@ -213,7 +217,7 @@ def _dependent(
 
 
 def _add_up(whole: trial.Sums, parts: list[trial.Sums]) -> bool:
-    """Whether what layers add up over replicas is, of the parts, that of the whole."""
+    """Whether the layers' sums over replicas are the same for the parts and for the whole."""
     if any(len(part.addends) != len(whole.addends) for part in parts):
         return False
 
@@ -253,11 +257,11 @@ def _sums(
 
 
 def _alike(replica: Replica, whole: Any, other: Any) -> list[bool]:
-    """Whether two sums are equal for each term, up to rounding."""
+    """Return for each term whether two sums are equal, up to rounding."""
     types = (layer.compute_dtype for layer in checks.layers(replica.model))
     precision = max(_PRECISIONS.get(dtype, 0.0) for dtype in types)
     allowed = precision * np.maximum(np.abs(whole), np.abs(other))
-    differs = np.abs(whole - other) > allowed  # not what is no number, which ends a step
+    differs = np.abs(whole - other) > allowed  # not NaN, which ends a step
     return [not term.any() for term in differs]
 
 
@@ -277,7 +281,7 @@ def _refusal(model: Any, term: loss.Term, training: bool) -> errors.UserCodeErro
 
 
 def _name_adding(model: Any) -> str:
-    """Name the layers that have added losses in the last call, those of the user's if there are."""
+    """Name the layers that added losses in the last call: the user's if there are any."""
     adding = [layer for layer in checks.layers(model) if layer._losses or layer._loss_ids]
     custom = [layer for layer in adding if not type(layer).__module__.startswith("keras.")]
     named = [f"{layer.name}, {user.describe(layer)}," for layer in custom or adding]

@@ -1,7 +1,7 @@
 """Refuses labels and sample weights of shapes that a loss or metric does not take, by names.
 
-Keras' losses and metrics broadcast where shapes differ, and then compare examples with others. Or
-they fail by words about tensors that nobody has written.
+If shapes differ, Keras' losses and metrics broadcast, and so compare different examples. Or they
+fail with a message about tensors that the user does not know.
 """
 
 from collections.abc import Iterator
@@ -13,9 +13,9 @@ from keras.src.trainers import compile_utils  # not in the public API
 from tfparallel_trainer import errors
 
 _SPARSE = frozenset({"sparsecategoricalcrossentropy", "sparsecategoricalaccuracy"})
-"""What takes numbers of classes."""
+"""Losses and metrics that take the numbers of classes."""
 _LARGEST = frozenset({"categoricalaccuracy", "topkcategoricalaccuracy"})
-"""Metrics that look for the largest label of an example along the last axis."""
+"""Metrics that use the largest label of an example along the last axis."""
 _CROSSENTROPIES = frozenset(
     {"binarycrossentropy", "binaryfocalcrossentropy", "categoricalcrossentropy"}
 )
@@ -33,10 +33,10 @@ _BROADCASTING = frozenset(
 _UNALIGNED = _CROSSENTROPIES | {
     *("categoricalhinge", "hinge", "kldivergence", "poisson", "squaredhinge")
 }
-"""What Keras calls as a metric without leaving out a last axis of the length 1."""
+"""Metrics that Keras calls without removing a last axis of length 1."""
 
 Shape = tuple[int | None, ...]
-"""Of one example; None for a length that only the data tell."""
+"""The shape of one example; None for a length that depends on the data."""
 
 
 def check_labels(title: str, kind: str, y: Any, y_pred: Any, *, is_metric: bool = False) -> None:
@@ -47,7 +47,7 @@ def check_labels(title: str, kind: str, y: Any, y_pred: Any, *, is_metric: bool 
         kind: its name in Keras, in lower case without underscores; others pass.
         y: the labels, which have a shape and a dtype.
         y_pred: the outputs, which have a shape.
-        is_metric: whether it is a metric, of which Keras compares the shapes otherwise.
+        is_metric: whether it is a metric, for which Keras compares shapes differently.
     """
     is_known = any(kind in kinds for kinds in (_CROSSENTROPIES, _BROADCASTING, _SPARSE, _LARGEST))
     if not is_known or not y.shape.rank or not y_pred.shape.rank:
@@ -72,8 +72,8 @@ def check_labels(title: str, kind: str, y: Any, y_pred: Any, *, is_metric: bool 
 def check_metrics(model: Any, y: Any, y_pred: Any, specs: Any = None) -> None:
     """Refuse (UserCodeError) labels that one of Keras' metrics does not take for such outputs.
 
-    The metrics of the model are built, if they are not yet. `specs` may have the shapes of outputs
-    instead, with None for a length that only the data tell.
+    The model's metrics are built, if they are not yet. `specs` may have the shapes of outputs
+    instead, with None for a length that depends on the data.
     """
     compiled = [
         metric for metric in model.metrics if isinstance(metric, compile_utils.CompileMetrics)
@@ -90,7 +90,7 @@ def check_metrics(model: Any, y: Any, y_pred: Any, specs: Any = None) -> None:
 
 
 def _titled(several: Any) -> Iterator[tuple[str, str]]:
-    """What begins a sentence about each metric of an output that is Keras' own; and its kind."""
+    """The beginning of a sentence about each of Keras' own metrics of an output, and its kind."""
     for metric in several.metrics if several is not None else ():
         is_function = type(metric) is reduction_metrics.MeanMetricWrapper
         named = metric._fn if is_function else type(metric)
@@ -144,7 +144,7 @@ def _find_problem(
 
 
 def _aligned(labels: Shape, outputs: Shape) -> tuple[Shape, Shape]:
-    """Leave out a last axis of the length 1 where the other side lacks it, as Keras does."""
+    """Remove a last axis of length 1 if the other side lacks it, as Keras does."""
     if len(labels) == len(outputs) + 1 and labels[-1] == 1:
         return labels[:-1], outputs
     if len(outputs) == len(labels) + 1 and outputs[-1] == 1:

@@ -1,7 +1,7 @@
-"""Digests of what is no variable in a model, by which processes compare theirs.
+"""Digests of everything in a model but its variables, by which processes compare models.
 
-Variables are shared from the first replica. A vocabulary, a constant and the configuration of a
-layer are each process' own, and have to be the same.
+Variables are shared from the first replica. But each process computes vocabularies, constants and
+configurations of layers itself, and they have to be the same.
 """
 
 import contextlib
@@ -17,12 +17,12 @@ from tfparallel_trainer.objective import checks, tracing
 
 _NOWHERE = "the loss, the metrics or the operations of a step"
 _FREE = frozenset({"name", "seed"})
-"""What may differ: Keras counts names up, and random layers draw other numbers in any case."""
+"""Fields that may differ: Keras numbers names, and random layers draw different numbers anyway."""
 _OF_ALL = frozenset({"dtype", "trainable"})
-"""What Keras itself reads of the configuration of any layer."""
+"""Fields of any layer's configuration that Keras itself reads."""
 
 Digests = dict[str, int]
-"""60 bits for each part of a model, by its name for people."""
+"""Digests of 60 bits, by the names of a model's parts."""
 
 
 def describe(model: Any) -> Digests:
@@ -31,7 +31,7 @@ def describe(model: Any) -> Digests:
 
 
 def describe_trace(model: Any, trace: tracing.Trace) -> Digests:
-    """Digests of what a trace of a model has, and of the layers in which it has constants."""
+    """Digests of a model's trace, and of the layers that have constants in it."""
     parts = _parts(model)
     by_name = {
         tracing.uncounted(part_name.name): part for part, part_name in reversed(parts.items())
@@ -65,7 +65,7 @@ def _parts(model: Any) -> dict[str, Any]:
 
 
 def _place(name: str, parts: Mapping[str, str]) -> str:
-    """The part that the innermost scope of an operation's name has, which has no counts."""
+    """The part whose name the innermost scope of an operation's uncounted name has."""
     for scope in reversed(name.split("/")[:-1]):
         part = parts.get(scope)
         if part is not None:
@@ -74,10 +74,10 @@ def _place(name: str, parts: Mapping[str, str]) -> str:
 
 
 def _configuration(layer: Any) -> str:
-    """The configuration of a layer without others in it, and the vocabulary that it has learnt."""
+    """The configuration of a layer without its sublayers, and its vocabulary."""
     facts: list[Any] = [type(layer).__name__]
     if not any(True for _ in checks.children(layer)):
-        # A class of the user's that is not saved, or is refused for that elsewhere, has none.
+        # A user's class without a configuration is not saved, or refused elsewhere.
         with contextlib.suppress(NotImplementedError, TypeError, ValueError, AttributeError):
             facts.append(_settings(layer))
     if hasattr(layer, "get_vocabulary"):
@@ -86,9 +86,9 @@ def _configuration(layer: Any) -> str:
 
 
 def _settings(layer: Any) -> dict[str, Any]:
-    """What has an effect of a layer's configuration that its operations do not show.
+    """The fields of a layer's configuration that have an effect which its operations do not show.
 
-    A class of the user's may note there when and where it was made, or its files.
+    A user's class may also record there when and where it was made, or its files.
     """
     config: dict[str, Any] = layer.get_config()
     if hasattr(layer, "get_vocabulary"):  # which may come from a file, in any folder
@@ -104,7 +104,7 @@ def _is_object(value: Any) -> bool:
 
 
 def _plain(value: Any) -> Any:
-    """A value as JSON has it; what has an address in memory is its type alone."""
+    """A value as JSON. An object with an address in memory becomes its type."""
     if value is None or isinstance(value, bool | int | float | str):
         return value
     if isinstance(value, Mapping):

@@ -1,11 +1,10 @@
-"""What names the rows of a sparse gradient: the examples of a batch, or something else.
+"""Finds whether the examples of a batch name the rows of a sparse gradient, or something else.
 
-Several look-ups of one table give one gradient, whose slices are those of each, one after the
-other: TensorFlow joins them by `ConcatV2`, and here they are told apart again.
-
-What names them follows from the graph in which a step is traced. With batches of unknown size, rows
-that are known while tracing cannot follow from a batch. Others do unless nothing that leads to them
-is an example, or is drawn at random; the length of examples counts for nothing.
+Several look-ups of one table have one gradient, with the slices of each look-up one after the
+other. TensorFlow concatenates them by `ConcatV2`, and this module separates them again. The graph
+of a traced step shows what names the rows. If it is traced for batches of unknown size, rows that
+are known while tracing cannot depend on a batch. Other rows depend on it if an example, or a random
+number, leads to them. The length of examples does not count.
 """
 
 import dataclasses
@@ -19,7 +18,7 @@ from tfparallel_trainer.comms import collectives
 Rows = tuple[int, ...]
 
 _SAME_ROWS = frozenset({"Cast", "Identity", "Reshape", "StopGradient", "ExpandDims", "Squeeze"})
-"""Operations that leave numbers and their order as they are."""
+"""Operations that change neither numbers nor their order."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -34,7 +33,7 @@ class Lookup:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Slices:
-    """The part of a sparse gradient that one look-up leads to."""
+    """The part of a sparse gradient that belongs to one look-up."""
 
     lookup: Lookup
     indices: tf.Tensor
@@ -57,7 +56,7 @@ def find_lookups(
 
 
 def divide(gradient: tf.IndexedSlices, lookups: Sequence[Lookup]) -> list[Slices]:
-    """Return the slices of each look-up; without examples there are none of the batch's."""
+    """Return the slices of each look-up. Without examples, those of the batch are empty."""
     parts = _parts(gradient.indices)
     counts: list[Any] = [tf.size(part, tf.int64) for part in parts]
     if len(parts) != len(lookups):
@@ -70,14 +69,14 @@ def divide(gradient: tf.IndexedSlices, lookups: Sequence[Lookup]) -> list[Slices
         strict=True,
     ):
         if lookup.rows is not None:
-            rows = tf.constant(lookup.rows, tf.int64)  # still known to who reads the sum
+            rows = tf.constant(lookup.rows, tf.int64)  # still known to readers of the sum
             values = tf.ensure_shape(values, [len(lookup.rows), *values.shape[1:]])
         divided.append(Slices(lookup, rows, values))
     return divided
 
 
 def add(parts: Iterable[Sequence[Slices]]) -> list[Slices]:
-    """Add parts of one gradient up, all from the same look-ups: by the batch, and by known rows."""
+    """Add up parts of one gradient from the same look-ups: by the batch, and by known rows."""
     by_batch: list[Slices] = []
     others: list[list[Slices]] = []
     for part in parts:
@@ -106,7 +105,7 @@ def gather(data: collectives.Communicator, slices: Slices) -> Slices:
 
 
 def join(parts: Sequence[Slices], dense_shape: tf.Tensor) -> tf.IndexedSlices:
-    """Return one gradient of the slices of several look-ups."""
+    """Return one gradient from the slices of several look-ups."""
     whole = _concatenated(parts)
     return tf.IndexedSlices(whole.values, whole.indices, dense_shape)
 
@@ -139,7 +138,7 @@ def _lookup(indices: tf.Tensor, known_rows: Collection[Rows] | None) -> Lookup:
 
 
 def _source(tensor: tf.Tensor) -> tf.Tensor:
-    """The rows as they were asked for, before what Keras and TensorFlow do to them.
+    """The requested rows, before Keras and TensorFlow change them.
 
     Keras counts negative rows from the end: where(rows < 0, rows + size, rows).
     """
@@ -156,7 +155,7 @@ def _source(tensor: tf.Tensor) -> tf.Tensor:
 
 
 def _captured(tensor: tf.Tensor) -> tf.Tensor:
-    """The tensor of an outer graph that a function captures; the tensor itself if there is none."""
+    """Return the tensor of an outer graph that a function captures, or the tensor itself."""
     if tf.is_symbolic_tensor(tensor) and tensor.op.type == "Placeholder":
         for outer, inner in getattr(tensor.graph, "captures", ()):
             if inner is tensor and tf.is_symbolic_tensor(outer):
@@ -178,7 +177,7 @@ def _of_batch(tensor: tf.Tensor) -> bool:
 
 
 def _causes(tensor: tf.Tensor) -> Iterator[tf.Tensor]:
-    """The tensors that a tensor is computed from; none for the length of examples."""
+    """The inputs of the operation that computes a tensor; none for the length of examples."""
     operation = tensor.op
     if operation.type == "StridedSlice" and operation.inputs[0].op.type == "Shape":
         begin = tf.get_static_value(operation.inputs[1])

@@ -1,18 +1,18 @@
 """The compiled loss as fractions, so that it can be summed over ranks before it is divided.
 
-Keras reduces the loss of a batch to one number. Where ranks have batches of different sizes, masks
-or weights, the mean of such numbers is not the loss of the whole batch. So each term
-is kept as (numerator, denominator). Both are added up over ranks, then divided. The rules of
-reduction are those of `keras.losses.Loss`, with values v, sample weights w and mask m:
+Keras reduces the loss of a batch to one number. If ranks have parts with different sizes, masks or
+weights, the mean of such numbers is not the loss of the whole batch. So each term is kept as
+(numerator, denominator). Both are added up over ranks, then divided. The rules of reduction are
+those of `keras.losses.Loss`, with values v, sample weights w and mask m:
 
 * sum_over_batch_size and mean: sum(v w m) / number of unmasked values.
 * mean_with_sample_weight: sum(v w m) / sum(w m).
 * sum: sum(v w m), which is not divided.
 
 A loss function that gives one number for a batch is taken as the mean over its examples. With the
-reduction "sum", it is the sum. So is what a `Loss` gives that overrides `__call__`. What a layer
-adds is taken as the mean. An activity_regularizer adds such a mean, because Keras divides it by the
-batch. Of add_loss, the documentation says so.
+reduction "sum", it is the sum. The same holds for a `Loss` that overrides `__call__`. What a layer
+adds is taken as a mean. An activity_regularizer adds such a mean, because Keras divides it by the
+batch size. For add_loss, our documentation requires it.
 """
 
 import dataclasses
@@ -35,7 +35,7 @@ _ONLY_OUTPUT = "output"
 """The name of an output without a name."""
 
 _WHOLE = ("dice", "tversky", "circle", "lossfunctionwrapper")
-"""Keras' losses and functions that may take the batch as a whole, or call a user's function."""
+"""Keras' losses and functions that may use the batch as a whole, or call a user's function."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -44,9 +44,9 @@ class Fraction:
 
     numerator: tf.Tensor
     denominator: tf.Tensor
-    """float64; has no gradient. Not used by a term that is not divided."""
+    """float64, without a gradient. A term that is not divided does not use it."""
     values_per_example: int | None = None
-    """How many values each example counts for in the denominator, where no data decide that."""
+    """Number of values of each example in the denominator. None: it depends on the data."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -61,12 +61,12 @@ class Term:
     dtype: str
     weight: float
     reduces: bool = False
-    """Whether the function takes sample weights too and gives one number, as `__call__` of a loss
-    that overrides it."""
+    """Whether the function also takes sample weights, and returns one number, as an overridden
+    `__call__` does."""
     is_by_example: bool = False
-    """Whether Keras' own code shows that no example counts for another one."""
+    """Whether Keras' own code shows that each example has a loss of its own."""
     compiled: Any = None
-    """The loss that the model is compiled with, or its name."""
+    """The loss, or its name, that the model is compiled with."""
 
     @property
     def label(self) -> str:
@@ -75,7 +75,7 @@ class Term:
 
     @property
     def title(self) -> str:
-        """What begins a sentence about it: which loss, where a user wrote it, of which output."""
+        """The beginning of a sentence about it: the loss, its place in the code, the output."""
         if self.function is no_function:
             return f"The loss {self.output!r} of training_phases"
         name = self.compiled if isinstance(self.compiled, str) else user.describe(self.compiled)
@@ -89,7 +89,7 @@ class Term:
 
 
 def no_function(y: tf.Tensor, y_pred: tf.Tensor) -> tf.Tensor:
-    """Stand for the function of a term that is no function of targets, by a TypeError."""
+    """Placeholder for the function of a term without targets; raises a TypeError."""
     raise TypeError("this term is no function of targets")
 
 
@@ -116,8 +116,8 @@ def fractions(
 ) -> list[Fraction]:
     """The terms over one rank's examples, in the order of `loss_terms`.
 
-    Targets and predictions are [n, …] for each output that `names` names. Weights are [n] or
-    [n, …], one for all outputs or one for each, or None.
+    Targets and predictions are [n, …] for each output in `names`. Weights are [n] or [n, …], for
+    all outputs together or for each, or None.
     """
     targets = split(y, names, "y")
     predictions = split(y_pred, names, "the model's output")
@@ -173,7 +173,7 @@ def _term(name: str, compiled_loss: Any, weight: float) -> Term:
 
 
 def _is_by_example(loss: Any) -> bool:
-    """Whether a loss is Keras' own, and none of those that take the batch as a whole."""
+    """Whether a loss is Keras' own, and does not use the batch as a whole."""
     named = loss if hasattr(loss, "__name__") else type(loss)
     if not named.__module__.startswith("keras."):
         return False
@@ -181,7 +181,7 @@ def _is_by_example(loss: Any) -> bool:
 
 
 def check_shapes(loss_terms: Sequence[Term], names: tuple[str, ...], y: Any, y_pred: Any) -> None:
-    """Refuse (UserCodeError) labels that Keras' own losses do not take for such outputs."""
+    """Refuse (UserCodeError) labels that do not fit Keras' own losses of such outputs."""
     if y is None:
         return
     targets, predictions = split(y, names, "y"), split(y_pred, names, "the model's output")
@@ -199,7 +199,7 @@ def check_shapes(loss_terms: Sequence[Term], names: tuple[str, ...], y: Any, y_p
 def _aligned(
     function: Callable[[tf.Tensor, tf.Tensor], tf.Tensor],
 ) -> Callable[[tf.Tensor, tf.Tensor], tf.Tensor]:
-    """Do for a plain function what Keras does before it calls one: match the numbers of axes."""
+    """Match the numbers of axes for a plain function, as Keras does before it calls one."""
     return lambda y, y_pred: function(*same_rank(y, y_pred))
 
 
@@ -241,10 +241,11 @@ def _fraction(term: Term, y: Any, y_pred: tf.Tensor, sample_weight: Any) -> Frac
 
 
 def _values_per_example(term: Term, values: tf.Tensor, y_pred: tf.Tensor) -> int | None:
-    """How many values a term has for each example; None unless shapes alone tell it.
+    """The number of values of each example in a term.
 
-    A function of the user's may give any number of values. Keras' own give those of each example,
-    unless they reduce the first axis, which then has a static length.
+    None: it does not follow from shapes alone. A user's function may return any number of values.
+    Keras' own functions return those of each example, unless they reduce the first axis, which then
+    has a static length.
     """
     if not term.is_by_example or values.shape.rank == 0 or values.shape[0] is not None:
         return None
@@ -255,7 +256,7 @@ def _values_per_example(term: Term, values: tf.Tensor, y_pred: tf.Tensor) -> int
 
 
 def masks_values(term: Term, y: Any, y_pred: tf.Tensor) -> bool:
-    """Tell whether the function of a term masks some of its values, as ignore_class does."""
+    """Return whether the function of a term masks some of its values, as ignore_class does."""
     return not term.reduces and mask_of(_values(term, y, y_pred)) is not None
 
 
@@ -276,7 +277,7 @@ def _values(term: Term, y: Any, y_pred: tf.Tensor) -> tf.Tensor:
 def _reduced(
     term: Term, y: Any, y_pred: tf.Tensor, sample_weight: Any, examples: tf.Tensor
 ) -> Fraction:
-    """What a loss's own `__call__` gives, which is taken as the mean over the examples or a sum."""
+    """The result of a loss's own `__call__`, taken as the mean or the sum over the examples."""
     target = tf.convert_to_tensor(y)
     if target.dtype.is_floating:
         target = tf.cast(target, term.dtype)
@@ -303,9 +304,9 @@ def _of_examples(
 
 
 def _of_number(term: Term, value: tf.Tensor, examples: tf.Tensor) -> Fraction:
-    """One number for some examples: their mean, or a sum that is not divided."""
+    """The fraction of one number for some examples: their mean, or a sum that is not divided."""
     counted = examples if term.divided else tf.minimum(examples, 1)
-    # What it is for no examples may be NaN, and counts for nothing.
+    # Without examples, it may be NaN, and does not count.
     total = tf.math.multiply_no_nan(value, tf.cast(counted, value.dtype))
     return Fraction(total, tf.cast(examples, tf.float64))
 
@@ -327,14 +328,16 @@ def _like(weights: Any, values: tf.Tensor) -> tf.Tensor:
 
 
 ADDED = Term("", no_function, MEAN, "float32", 1.0)
-"""What every model has besides the terms of its outputs."""
+"""The term that every model has besides those of its outputs."""
 
 
 def added(model: Any, examples: tf.Tensor) -> Fraction:
-    """What layers added in the model's last call, on this many examples."""
+    """The losses that layers added in the model's last call, on this many examples."""
     losses = model.losses
     regularised = [weight for weight in model.trainable_weights if weight.regularizer is not None]
-    added_losses = losses[: len(losses) - len(regularised)]  # Keras lists those of the weights last
+    added_losses = losses[
+        : len(losses) - len(regularised)
+    ]  # Keras lists the losses of the weights last
     kind = keras.config.floatx()
     total = tf.add_n(
         [
@@ -343,13 +346,13 @@ def added(model: Any, examples: tf.Tensor) -> Fraction:
         ]
     )
     count = tf.cast(examples, kind)
-    # The mean over no examples is NaN, and counts for nothing.
+    # Without examples, the mean is NaN, and does not count.
     numerator = tf.math.multiply_no_nan(total, count)
     return Fraction(numerator, tf.cast(count, tf.float64), 1)
 
 
 def names_of(model: Any, y_pred: Any) -> tuple[str, ...]:
-    """Name the outputs of a model from what it gave: keys, the model's names, or positions."""
+    """Name the outputs of a model from its result: by keys, the model's names, or positions."""
     if isinstance(y_pred, dict):
         names, parts = tuple(y_pred), list(y_pred.values())
     elif isinstance(y_pred, (list, tuple)):
@@ -368,7 +371,7 @@ def names_of(model: Any, y_pred: Any) -> tuple[str, ...]:
 
 
 def split(value: Any, names: tuple[str, ...], what: str) -> dict[str, Any]:
-    """Give each output its part of a tensor, sequence or dictionary, if these are its parts."""
+    """Return each output's part of a tensor, sequence or dictionary, or a UserCodeError."""
     if isinstance(value, dict) and set(value) >= set(names):
         return {name: value[name] for name in names}
     if isinstance(value, (list, tuple)) and len(value) == len(names):
@@ -384,7 +387,7 @@ def split(value: Any, names: tuple[str, ...], what: str) -> dict[str, Any]:
 
 
 def spread(value: Any, names: tuple[str, ...], what: str) -> dict[str, Any]:
-    """Like `split`, but one tensor (or None) goes to every output."""
+    """Like `split`, but all outputs get a single tensor (or None)."""
     if value is None or not keras.tree.is_nested(value):
         return dict.fromkeys(names, value)
     return split(value, names, what)

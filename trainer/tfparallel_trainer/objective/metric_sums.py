@@ -1,10 +1,12 @@
-"""The compiled metrics over all ranks: each rank updates its own, their state is summed to report.
+"""The compiled metrics over all ranks.
 
-A variable that the metric declares to be a mean, or that of the first replica
-(`keras.Variable.aggregation`), is combined so. All others are added up. That is right where they
-begin at zero, and where an update adds to each of them an amount that does not depend on what they
-hold. What a metric declares does not tell: Keras' default is `aggregation="sum"`. So `check` tries
-an update by one example from several states, and it must add the same amount to each.
+Each rank updates its own, and a report adds up their states.
+
+If a metric declares that a variable is a mean, or that of the first replica
+(`keras.Variable.aggregation`), ranks combine it so. All other variables are added up. That is right
+if they start at zero, and if an update adds an amount that does not depend on their values. The
+declaration does not show this, because Keras' default is `aggregation="sum"`. So `check` tries an
+update by one example from several states, which must add the same amount to each.
 """
 
 import contextlib
@@ -30,27 +32,28 @@ _REMEDY = (
 )
 
 _SIZE = 1024
-"""Of the numbers that states are tried with; above it, several times what an update adds."""
+"""The size of the numbers in tried states. If an update adds more, several times that amount."""
 
 _ROUNDINGS = 256
-"""How many sums an update may round, each by the precision of its variable."""
+"""Number of roundings that an update may cause, each by the precision of its variable."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Isolated:
-    """What a function gave, and what it would have changed."""
+    """The result of a function, and the changes that it would have made."""
 
     result: Any
     contributions: list[tf.Tensor]
-    """The states of the metrics from nothing, in the order of the model's metrics_variables."""
+    """The states of the metrics, counted from a reset, in the order of the model's
+    metrics_variables."""
     assigned: list[tuple[Any, tf.Tensor]]
     """Weights that the function has assigned, with their new values."""
     watched: list[tuple[Any, tf.Tensor]]
-    """Each value that it has assigned to a weight that is trained, as a tape knows it."""
+    """The values that it has assigned to trained weights, as the tape watches them."""
 
 
 class _Scope(keras.StatelessScope):  # type: ignore[misc]  # Keras has no types
-    """Notes what is assigned. As with variables, no gradient goes through that."""
+    """Records assignments. As with variables, no gradient passes through an assignment."""
 
     def __init__(self, tape: Any, **keywords: Any) -> None:
         super().__init__(**keywords)
@@ -58,7 +61,7 @@ class _Scope(keras.StatelessScope):  # type: ignore[misc]  # Keras has no types
         self.updates: list[tuple[Any, tf.Tensor]] = []
 
     def add_update(self, update: tuple[Any, Any]) -> None:
-        """Take in what is assigned to a variable."""
+        """Record an assignment to a variable."""
         variable, value = update
         value = tf.stop_gradient(value)
         if self._tape is not None and variable.trainable and value.dtype.is_floating:
@@ -75,12 +78,12 @@ def isolate(
 ) -> Isolated:
     """Call a function on the model so that it changes no variable.
 
-    The tape, if there is one, watches what the function assigns to weights. Variables that have
-    values here hold these instead of their own.
+    The tape, if given, watches the values that the function assigns to weights. `values` replace
+    those of some variables.
     """
     states = replica.model.metrics_variables
     nothing = [(state, tf.zeros(state.shape, state.dtype)) for state in states]
-    # Asked for its losses, a model takes the regularised weights from the scope.
+    # For its losses, a model reads the regularised weights from the scope.
     regularised = [weight for weight in replica.model.trainable_weights if weight.regularizer]
     mapping = [*nothing, *((weight, weight.value) for weight in regularised), *values]
     with _Scope(tape, state_mapping=mapping, collect_losses=True) as scope:
@@ -96,7 +99,7 @@ def isolate(
 
 
 def contributions(replica: Replica) -> list[tf.Tensor]:
-    """What a rank adds to the sum over ranks, one tensor for each of its metrics' variables."""
+    """A rank's summands, one tensor for each of its metrics' variables."""
     return [_contribution(variable, replica) for variable in replica.model.metrics_variables]
 
 
@@ -113,12 +116,14 @@ def tensors(replica: Replica, sums: Sequence[tf.Tensor]) -> dict[str, tf.Tensor]
     ]
     with keras.StatelessScope(state_mapping=mapping):
         values = replica.model.get_metrics_result()
-    values.pop("loss", None)  # Keras' own tracker, which its fit feeds; the trainer has the loss
+    values.pop(
+        "loss", None
+    )  # Keras' own tracker, which only `fit` updates; the trainer computes the loss
     return {name: tf.convert_to_tensor(value) for name, value in values.items()}
 
 
 def numbers(values: Mapping[str, tf.Tensor]) -> dict[str, float]:
-    """The metrics as numbers; of one that has several, each by its place."""
+    """The metrics as numbers. A metric with several numbers gets one entry for each."""
     named: dict[str, float] = {}
     for name, value in values.items():
         flat = value.numpy().reshape(-1)
@@ -139,7 +144,7 @@ def _contribution(variable: Any, replica: Replica) -> tf.Tensor:
 
 
 def check(model: Any, forward: Callable[[], Any], sample: Any) -> None:
-    """Refuse (UserCodeError) a metric of the user's that cannot be added up over replicas.
+    """Refuse (UserCodeError) a user's metric that cannot be added up over replicas.
 
     All of Keras' own can be. The model's metrics are built and reset, and `forward` calls it on the
     sample: (x, y, sample_weight) of one example, tensors [1, …].
@@ -172,12 +177,12 @@ def check(model: Any, forward: Callable[[], Any], sample: Any) -> None:
 
 
 def _of_users(metrics: Iterable[Any]) -> list[Any]:
-    """Those whose class is not Keras' own."""
+    """The metrics whose class is not Keras' own."""
     return [metric for metric in metrics if not type(metric).__module__.startswith("keras.")]
 
 
 def fault(metric: Any, update: Callable[[], Any]) -> str | None:
-    """Why a reset metric cannot be added up, by an update whose changes of variables are lost."""
+    """Return why a metric cannot be added up, by a trial update from its reset state."""
     variables = [variable for variable in metric.variables if variable.aggregation in SUMMED]
     for summed in variables:
         if not (tf.as_dtype(summed.dtype).is_floating or tf.as_dtype(summed.dtype).is_integer):
@@ -217,7 +222,7 @@ def _unchanged(variables: Sequence[Any]) -> Iterator[None]:
 
 
 def _added(variables: Sequence[Any], start: Sequence[Any], update: Callable[[], Any]) -> list[Any]:
-    """What an update adds to the variables when they have these values, as float64."""
+    """The amounts that an update adds to the variables from these values, as float64."""
     tensors = [
         tf.cast(value, variable.dtype) for variable, value in zip(variables, start, strict=True)
     ]
@@ -228,14 +233,14 @@ def _added(variables: Sequence[Any], start: Sequence[Any], update: Callable[[], 
 
 
 def _starts(variables: Sequence[Any], added: Sequence[Any]) -> Iterator[list[Any]]:
-    """States to update from: that after one update, and some of larger numbers."""
+    """States to update from: the state after one update, and some of larger numbers."""
     yield list(added)
     random = np.random.default_rng(0)
     larger = []
     for variable, value in zip(variables, added, strict=True):
         size = _SIZE + 4 * np.max(np.abs(value), where=np.isfinite(value), initial=0)
         size = min(size, float(tf.as_dtype(variable.dtype).max) / 8)
-        # All numbers differ, as a variable may be set to the value of another one.
+        # All numbers differ, because an update may copy one variable to another.
         larger.append(np.round(random.uniform(size / 2, size, value.shape)))
     yield larger
     if not any(tf.as_dtype(variable.dtype).is_unsigned for variable in variables):
@@ -243,7 +248,7 @@ def _starts(variables: Sequence[Any], added: Sequence[Any]) -> Iterator[list[Any
 
 
 def _alike(variable: Any, start: Any, added: Any, again: Any) -> bool:
-    """Whether as much was added from a state as from zero, but for rounding."""
+    """Whether an update added the same from a state as from zero, up to rounding."""
     kind = tf.as_dtype(variable.dtype)
     share = 0.0
     if kind.is_floating:

@@ -13,7 +13,8 @@ import keras
 import tensorflow as tf
 
 MOST_ELEMENTS = 1 << 14
-"""Of a small variable: to copy more into a vector costs more than the operations that it saves."""
+"""Maximum elements of a small variable. To copy a larger one into a vector costs more than the
+saved operations."""
 
 _ADAM = ("_momentums", "_velocities", "_velocity_hats")
 _STATE = {
@@ -23,7 +24,7 @@ _STATE = {
     keras.optimizers.RMSprop: ("_velocities", "_momentums", "_average_gradients"),
     keras.optimizers.Lion: ("_momentums",),
 }
-"""Where optimizers that compute element by element keep a state for each variable."""
+"""Attributes in which optimizers that compute element by element keep a state for each variable."""
 
 
 def apply(optimizer: Any, gradients: Sequence[Any], variables: Sequence[Any]) -> None:
@@ -41,7 +42,7 @@ def is_small(tensor: Any) -> bool:
 
 
 def join(tensors: Sequence[Any]) -> tf.Tensor:
-    """The elements of tensors or variables of one type in a row."""
+    """Concatenate the elements of tensors or variables of one type."""
     return tf.concat([tf.reshape(tensor, [-1]) for tensor in tensors], 0)
 
 
@@ -122,7 +123,7 @@ class _Vector:
         self._change("assign_sub", value)
 
     def write(self) -> None:
-        """Give the variables what their elements have become."""
+        """Assign the elements to the variables."""
         for method, value in self._changes:
             parts = tf.split(value, [shape.num_elements() for shape in self._shapes])
             for variable, shape, part in zip(self._variables, self._shapes, parts, strict=True):

@@ -43,8 +43,8 @@ class Compiled:
     ) -> None:
         """Take a model, and whether its layers add something to the loss.
 
-        Without targets (y) in the data, layers give the loss. None, or one that does not fit the
-        outputs, is a UserCodeError.
+        If the data has no targets (y), the loss comes from layers. A missing loss, or one that does
+        not fit the outputs, is a UserCodeError.
         """
         self._model = model
         self._names = names
@@ -63,14 +63,14 @@ class Compiled:
 
     @property
     def variables(self) -> list[Any]:
-        """All that are trained."""
+        """All trained weights."""
         return list(self._model.trainable_variables)
 
     @sparse_reads.by_handle()
     def fractions(
         self, part: Any, data: collectives.Communicator, *, training: bool
     ) -> list[loss.Fraction]:
-        """The terms over a part of a batch, those of layers last; it feeds the metrics."""
+        """The terms over a part of a batch, those of layers last; updates the metrics."""
         model = self._model
         x, y, weight = part
         y_pred = synchrony.forward(model, data, x) if training else model(x, training=False)
@@ -81,7 +81,7 @@ class Compiled:
         return [*loss.fractions(self.terms, self._names, y, y_pred, weight), added]
 
     def penalty(self) -> tf.Tensor:
-        """The regularisation of all weights that are trained, which every rank computes alike."""
+        """The regularisation of all trained weights, which every rank computes alike."""
         penalty = tf.zeros((), keras.config.floatx())
         for variable in self._model.trainable_variables:
             if variable.regularizer is not None:
@@ -90,12 +90,12 @@ class Compiled:
 
 
 class Custom:
-    """A phase of the user's; its losses are the whole loss, as in a `train_step`."""
+    """A phase that the user defines; its losses are the whole loss, as in a `train_step`."""
 
     def __init__(self, model: Any, phase: Phase, sample: Any) -> None:
         """Try a phase on (x, y, sample_weight) of one example, as tensors.
 
-        What is no phase, or has losses that are not of examples, is a UserCodeError.
+        Anything but a phase, or a phase whose losses are not of examples, is a UserCodeError.
         """
         if not isinstance(phase, Phase):
             raise errors.UserCodeError(
@@ -114,7 +114,7 @@ class Custom:
 
     @property
     def variables(self) -> list[Any]:
-        """Those of its layers, each once."""
+        """The trained weights of its layers, each once."""
         layers = keras.tree.flatten(self._phase.layers)
         weights = {
             id(variable): variable for layer in layers for variable in layer.trainable_variables
@@ -160,7 +160,7 @@ Computation = Compiled | Custom
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Optimizers:
-    """The optimizers of several phases, as far as their state is saved and shared."""
+    """The optimizers of several phases, as one for saving and sharing their state."""
 
     variables: list[Any]
     use_ema: bool = False
@@ -171,7 +171,7 @@ def build(model: Any, sample: Any) -> tuple[list[Computation], tuple[str, ...]]:
     if checks.defines_phases(model):
         return list(_built(model, sample)), ()
     x, y, weight = _as_stateful_layers_need(model, sample)
-    # What the call would assign, such as a state or a count of calls, is no part of training.
+    # Assignments of this call, such as to a state or a count of calls, are not part of training.
     scope = keras.StatelessScope(collect_losses=True) if model.built else None
     with scope or contextlib.nullcontext():
         y_pred = model(x, training=False)
@@ -182,13 +182,13 @@ def build(model: Any, sample: Any) -> tuple[list[Computation], tuple[str, ...]]:
     label_shapes.check_metrics(model, y, y_pred)
     model.compute_metrics(x, y, y_pred, weight)
     model.reset_metrics()
-    if not model.optimizer.built:  # one that scales the loss would get its state twice
+    if not model.optimizer.built:  # an optimizer that scales the loss would get its state twice
         model.optimizer.build(model.trainable_variables)
     return [compiled], names
 
 
 def _as_stateful_layers_need(model: Any, sample: Any) -> Any:
-    """Repeat an example as often as a model with states for the places of a batch expects."""
+    """Repeat an example up to the batch size that a stateful model expects."""
     size = 1
     if checks.find_stateful(model):
         size = (keras.tree.flatten(getattr(model, "inputs", None) or [])[0].shape[0]) or 1
@@ -196,7 +196,7 @@ def _as_stateful_layers_need(model: Any, sample: Any) -> Any:
 
 
 def predict(model: Any, sample: Any) -> Any:
-    """The outputs of a model; where it has phases, nothing, and they feed its metrics."""
+    """The outputs of a model. If it has phases, nothing, and these update its metrics."""
     if not checks.defines_phases(model):
         return model(sample[0], training=False)
     for phase in model.training_phases():

@@ -1,8 +1,9 @@
-"""Examples, targets and predictions for trials, drawn after the kind of those that are there.
+"""Random examples, targets and predictions for trials, like those of the data.
 
-That a loss takes the batch as a whole may show only if some examples have what others lack. That
-is a positive, an object, or a second one of the same class. So targets are mixed from the values
-that the data has. The patterns unite in a batch what its parts have apart. Seeds are fixed.
+A loss that uses the batch as a whole may show it only if examples differ. For example, some have a
+positive, an object, or a second one of the same class, and others do not. So targets are mixed from
+the data's values. The patterns put examples into one batch that its parts have separately. Seeds
+are fixed.
 """
 
 from collections.abc import Sequence
@@ -14,18 +15,18 @@ import tensorflow as tf
 from tfparallel_trainer.data import nest
 
 PATTERNS = ("rows", "elements", "groups", "pairs")
-"""How targets are drawn: as rows of the data that differ most, or each number by itself. Or each
-half of a batch has one value, or all examples alternate."""
+"""How targets are drawn: the most different rows of the data, or each number by itself. Or each
+half of a batch has one value, or the values alternate."""
 
 _CLASSES = 64
-"""Up to so many different numbers are taken as classes."""
+"""Maximum number of different values that count as classes."""
 
 _LOOKED_AT = 100_000
-"""How many numbers of the targets are looked at."""
+"""Maximum number of target values that are examined."""
 
 
 def targets(pool: Any, count: int, pattern: str, seed: int) -> Any:
-    """Draw targets for `count` examples after those of a pool, arrays [n, …]."""
+    """Draw targets for `count` examples, like those of a pool of arrays [n, …]."""
     return nest.convert(lambda leaf: _target(np.asarray(leaf), count, pattern, seed), pool)
 
 
@@ -36,7 +37,7 @@ def predictions(outputs: Any, count: int, seed: int) -> Any:
 
 
 def near(drawn: Any, y: Any) -> Any:
-    """Bring predictions [n, …] close to targets of the same shape; others stay as they are."""
+    """Move predictions [n, …] close to targets of the same shape; others stay as they are."""
     numbers = y.dtype.kind in "biuf" and y.shape == drawn.shape
     return (0.8 * y + 0.2 * drawn).astype(drawn.dtype) if numbers else drawn
 
@@ -54,9 +55,9 @@ def weights(like: Any, count: int, seed: int) -> Any:
 
 
 def varied(part: Any, count: int, seed: int = 0) -> Any:
-    """As many examples as asked for from a part [n, …] of fewer: the others are like those.
+    """Extend a part [n, …] of few examples to `count`, by similar ones.
 
-    Those that are alike come one after the other: parts that alternate would be equal.
+    Similar examples follow each other, because parts that alternate would be equal.
     """
     random = np.random.default_rng(seed)
 
@@ -64,7 +65,7 @@ def varied(part: Any, count: int, seed: int = 0) -> Any:
         rows = np.asarray(leaf)[np.arange(count) % len(leaf)]
         for index in range(len(leaf), count):
             shape = rows[index].shape
-            # Numbers of classes or words stay: each column may have a range of its own.
+            # Numbers of classes or words do not change: each column may have its own range.
             if rows.dtype.kind == "f" and np.any(rows[index] != np.round(rows[index])):
                 size = max(1e-3, float(np.max(np.abs(rows[index]))))
                 mixed = random.permutation(rows[index].reshape(-1)).reshape(shape)
@@ -94,7 +95,7 @@ def _target(pool: Any, count: int, pattern: str, seed: int) -> Any:
 
 
 def _values(pool: Any) -> Any:
-    """The different numbers of targets that are classes or masks, at least two; else None."""
+    """The different values of targets that are classes or masks, at least two; else None."""
     values = np.unique(pool.reshape(-1)[:: max(1, pool.size // _LOOKED_AT)])
     if len(values) > _CLASSES or np.any(values != np.round(values)):
         return None
@@ -126,7 +127,7 @@ def _classes(random: np.random.Generator, classes: int, shape: Sequence[int], pa
 
 
 def _different(pool: Any, count: int, random: np.random.Generator) -> Any:
-    """Which rows of a pool to take: each the farthest from those before it, in order of size."""
+    """Choose rows of a pool: each is the farthest from those before it; in order of size."""
     if pool.dtype.kind not in "biuf":
         return random.integers(0, len(pool), count)
     rows = np.nan_to_num(pool.reshape(len(pool), -1).astype(np.float64))

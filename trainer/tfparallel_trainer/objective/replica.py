@@ -21,27 +21,27 @@ class Replica:
     device: str
     model: Any
     data: collectives.Communicator
-    """This rank among those that a batch is divided over."""
+    """The communicator of this rank with the others along the data axis."""
     terms: list[loss.Term]
-    """Those of the outputs first, then `loss.ADDED`."""
+    """Terms of the loss: those of the outputs first, then `loss.ADDED`."""
     outputs: tuple[str, ...]
-    """Names; none where the model defines its training step itself."""
+    """Names of the outputs; empty if the model defines its training step itself."""
     seeds: list[tuple[Any, Any]]
     """Variables of random layers and of `generator` (seed and counter) with their first values."""
     seed: int = 0
-    """Of the job."""
+    """The job's seed."""
     generator: Any = None
-    """What Keras' operations without a seed draw from while a step is traced."""
+    """The generator for Keras' operations without a seed, while a step is traced."""
     computations: Sequence[phases.Computation] = ()
     """The phases of a step, in their order."""
     updates: Any = None
-    """What the forward pass assigns to weights (`updates.Updates`); None if it assigns nothing."""
+    """Weights that the forward pass assigns (`updates.Updates`). None: it assigns none."""
     closures: list[Any] = dataclasses.field(default_factory=list)
-    """Variables of neither model nor optimizer that a step reads, as `tracing` finds them."""
+    """Variables outside model and optimizer that a step reads, as `tracing` finds them."""
 
     @property
     def optimizer(self) -> Any:
-        """The optimizer, or what has the state of several."""
+        """The optimizer, or `phases.Optimizers` of several."""
         optimizers = {id(phase.optimizer): phase.optimizer for phase in self.computations}
         if len(optimizers) < 2:
             return self.computations[0].optimizer if optimizers else self.model.optimizer
@@ -53,7 +53,7 @@ class Replica:
     def by_output(self, values: Sequence[float]) -> dict[str, float]:
         """Name the values of the terms as Keras does; empty for a model with one output.
 
-        Those are before they are multiplied by loss_weights. Terms with weight 0 are omitted.
+        The values are not yet multiplied by loss_weights. Terms with weight 0 are omitted.
         """
         named = {
             term.label: float(value) / (term.weight or 1.0)
@@ -69,7 +69,7 @@ class Replica:
         return [*model, *self.optimizer.variables, *self.closures]
 
     def statistics(self) -> list[Any]:
-        """The weights that are not trained but gathered, such as BatchNormalization's."""
+        """The weights that are not trained, such as BatchNormalization's moving statistics."""
         trained = {id(variable) for variable in self.model.trainable_weights}
         return [weight for weight in self.model.weights if id(weight) not in trained]
 
@@ -111,7 +111,7 @@ def build(
 
 
 def forget_names() -> None:
-    """Let the next model's layers get the names that the first one's got (dense, dense_1, …).
+    """Restart Keras' numbering of names, so that the next model's layers have the same names.
 
     `keras.utils.clear_session` would also forget the user's settings of Keras.
     """

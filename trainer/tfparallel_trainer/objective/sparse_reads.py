@@ -1,4 +1,4 @@
-"""Look-ups that read the rows they name by the table's variable, and not the whole table.
+"""Lets look-ups read only the rows that they name, by the variable of the table.
 
 Keras' Embedding reads its variable and gathers from the value. After the first update of single
 rows, TensorFlow copies a table each time that it is read as a whole. A gather by the variable's
@@ -17,7 +17,7 @@ from keras.src.backend.tensorflow import numpy  # layers look rows up by what it
 _take = numpy.take
 _lock = threading.Lock()
 _uses = 0
-"""How many bodies of `by_handle` are under way: a strategy traces its replicas in threads."""
+"""Number of active bodies of `by_handle`: a strategy traces its replicas in threads."""
 
 
 @contextlib.contextmanager
@@ -44,7 +44,7 @@ def take(x: Any, indices: Any, axis: int | None = None) -> Any:
 
 
 def _variable(x: Any) -> Any:
-    """The variable of TensorFlow that a table is; None if it is none, or one of a TPU."""
+    """The TensorFlow variable of a table. None: it is not a variable, or is on a TPU."""
     value = x.value if isinstance(x, keras.Variable) else x
     if not (isinstance(value, tf.Variable) and value.dtype.is_floating and value.shape.rank):
         return None

@@ -1,4 +1,4 @@
-"""The state of replicas: made equal on all, looked at, and put back where a step is left out."""
+"""Shares the state of replicas, checks it, and restores it if a step is left out."""
 
 import dataclasses
 import math
@@ -13,13 +13,13 @@ from tfparallel_trainer.objective import gradient_sums, packed_updates
 from tfparallel_trainer.objective.replica import Replica
 
 BUCKET_BYTES = 64 * 2**20
-"""What replicas add up at once: the state of training in one piece would be copied as a whole."""
+"""Bytes that replicas add up at once. The whole state in one piece would be copied in full."""
 
 _Result = TypeVar("_Result")
 _SUMMED = (tf.float16, tf.bfloat16, tf.float32, tf.float64, tf.int32, tf.int64)
 """The types that collective operations add up."""
 _BITS = {1: tf.uint8, 2: tf.uint16, 4: tf.int32, 8: tf.int64}
-"""Integers by their bytes: any other number is shared as its bits."""
+"""Integers by their sizes. Other numbers are shared as bits of these."""
 
 
 def on_each(
@@ -28,7 +28,7 @@ def on_each(
     run: Callable[[Replica], _Result],
     variant: int = 0,
 ) -> list[_Result]:
-    """Trace a program of all ranks: what each replica of this process does, on its device."""
+    """Trace a program of all ranks: `run` for each replica of this process, on its device."""
     results = []
     for local_replica in replicas:
         with tf.device(local_replica.device):
@@ -38,7 +38,7 @@ def on_each(
 
 
 def share(replicas: Sequence[Replica], numbers: Sequence[int]) -> list[int]:
-    """Give every replica the state of the first one; return the numbers of its process, as many."""
+    """Copy the first replica's state to every replica; return the numbers of its process."""
     if replicas[0].data.size == 1:
         return list(numbers)
     traced = sharing(replicas, collectives.Program.SHARE_STATE)
@@ -52,10 +52,10 @@ def sharing(
     part: Callable[[Replica], list[Any]] = Replica.state,
     variant: int = 0,
 ) -> Callable[..., Any]:
-    """What gives every replica the state of the first one, or a part of it, at each call.
+    """Return a function that copies the first replica's state, or a part of it, to all.
 
-    It may take numbers, int64, and gives those of the first replica. The variant is another one for
-    each part that the program shares.
+    It may take numbers, int64, and returns those of the first replica. Each part that a program
+    shares has its own variant.
     """
 
     def run(numbers: Any = (0,)) -> tf.Tensor:
@@ -72,10 +72,10 @@ def sharing(
 
 
 def sharing_statistics(replicas: Sequence[Replica]) -> Callable[[], Any]:
-    """What gives every replica the first one's weights that are not trained, at each call.
+    """Return a function that copies the first replica's untrained weights to all.
 
-    Replicas gather statistics (of BatchNormalization) each for itself, and the first one's are
-    saved; so those are what must be evaluated. Without a need for it nothing is computed.
+    Each replica gathers statistics (of BatchNormalization) by itself. A checkpoint saves the first
+    replica's, so evaluations have to use these. If no copy is needed, the function does nothing.
     """
     traced = sharing(replicas, collectives.Program.SHARE_STATISTICS, Replica.statistics)
     first = replicas[0]
@@ -83,7 +83,7 @@ def sharing_statistics(replicas: Sequence[Replica]) -> Callable[[], Any]:
 
 
 def barrier(replicas: Sequence[Replica]) -> Callable[[], Any]:
-    """What returns when every rank has called it."""
+    """Return a function that returns once every rank has called it."""
 
     def run() -> list[tf.Tensor]:
         program = collectives.Program.BARRIER
@@ -94,7 +94,7 @@ def barrier(replicas: Sequence[Replica]) -> Callable[[], Any]:
 
 
 def finiteness(replica: Replica) -> Callable[[], bool]:
-    """What tells whether the weights that are trained are finite, the same on every process."""
+    """Return a function that checks whether all trained weights are finite, the same everywhere."""
 
     def run() -> tf.Tensor:
         with tf.device(replica.device):
@@ -106,7 +106,7 @@ def finiteness(replica: Replica) -> Callable[[], bool]:
 
 
 def spread(replica: Replica, variables: Sequence[Any], numbers: tf.Tensor) -> tf.Tensor:
-    """Assign the first replica's values, a bucket in memory at a time; give its numbers."""
+    """Assign the first replica's values, one bucket at a time; return its numbers."""
     shared = replica.data.sum(replica.data.only_first(numbers))
     before = [shared]
     sums: dict[int, list[tf.Tensor]] = {}
@@ -162,7 +162,7 @@ def _buckets(variables: Sequence[Any]) -> Iterator[list[_Piece]]:
 
 
 def _summable(values: tf.Tensor) -> tf.Tensor:
-    """Give values in a type that collective operations add up, from which `_unpack` gets them."""
+    """Convert values to a type that collective operations add up; `_unpack` converts back."""
     if values.dtype in _SUMMED:
         return values
     if values.dtype != tf.bool:
@@ -178,10 +178,13 @@ def _unpack(values: tf.Tensor, dtype: tf.DType) -> tf.Tensor:
 
 
 class Memory:
-    """What the forward pass changes (statistics and metrics), as it was before; for one trace."""
+    """The values, before the forward pass, of what it changes: statistics and metrics.
+
+    For one trace.
+    """
 
     def __init__(self, replica: Replica, *, updates_too: bool = True) -> None:
-        """Note how all is, or what ranks do not join (see `updates`)."""
+        """Record all values, or only those that ranks do not join (see `updates`)."""
         self._replica = replica
         updates = replica.updates.weights(replica.model) if replica.updates else []
         weights = {id(variable): variable for variable in (*replica.statistics(), *updates)}
@@ -191,7 +194,7 @@ class Memory:
         self._before = [(variable, tf.identity(variable.value)) for variable in changed]
 
     def apply_if(self, condition: tf.Tensor, gradients: Sequence[Any], variables: Any) -> None:
-        """Apply the gradients if the condition holds, else put everything back."""
+        """Apply the gradients if the condition holds, else restore everything."""
         self.put_back_unless(condition)
 
         def apply() -> tf.Tensor:
@@ -201,6 +204,6 @@ class Memory:
         tf.cond(condition, apply, lambda: tf.constant(False))
 
     def put_back_unless(self, condition: tf.Tensor) -> None:
-        """Put everything back unless the condition holds."""
+        """Restore everything unless the condition holds."""
         for variable, value in self._before:
             variable.assign(tf.where(condition, variable.value, value))

@@ -23,7 +23,7 @@ def layers(model: Any) -> list[Any]:
 
 
 def among(layers_of_all: Iterable[Any]) -> list[Any]:
-    """Those of some layers."""
+    """The synchronised layers among these."""
     return [
         layer
         for layer in layers_of_all
@@ -34,7 +34,7 @@ def among(layers_of_all: Iterable[Any]) -> list[Any]:
 
 
 class NestedReplicaContext(tf.distribute.ReplicaContext):  # type: ignore[misc]  # TensorFlow has no types
-    """A replica context within the current one, whose place and variables it has."""
+    """A replica context within the current one, with the same replica id and variables."""
 
     def __init__(self) -> None:
         self._outer = tf.distribute.get_replica_context()
@@ -47,20 +47,20 @@ class NestedReplicaContext(tf.distribute.ReplicaContext):  # type: ignore[misc] 
 
 
 def number(context: Any) -> Any:
-    """A replica's place among all: a number where TensorFlow knows it while tracing."""
+    """A replica's id among all: a number if TensorFlow knows it while tracing."""
     replica_id = context.replica_id_in_sync_group
     static_number = tf.get_static_value(replica_id)
     return replica_id if static_number is None else int(static_number)
 
 
 class ReplicaContext(NestedReplicaContext):
-    """A rank's place among those that a batch is divided over; enter it around a forward pass."""
+    """The replica context of a rank of the data axis; enter it around a forward pass."""
 
     def __init__(self, data: collectives.Communicator) -> None:
         super().__init__()
         self._data = data
         self.sums = 0
-        """How many sums were asked for."""
+        """Number of sums that layers have requested."""
 
     def all_reduce(self, reduce_op: Any, value: Any, options: Any = None) -> Any:
         """Add tensors up over the ranks; gradients of the sum are added up likewise."""
@@ -77,7 +77,7 @@ class ReplicaContext(NestedReplicaContext):
 
 
 def check_operation(reduce_op: Any) -> None:
-    """Refuse (UserCodeError) a layer that reduces over replicas otherwise than by a sum."""
+    """Refuse (UserCodeError) a layer that reduces over replicas by anything but a sum."""
     if tf.distribute.ReduceOp(reduce_op) is not tf.distribute.ReduceOp.SUM:
         raise errors.UserCodeError(
             f"{checks.calling_layer()} reduces over replicas by {reduce_op}: this engine adds up "
@@ -104,7 +104,7 @@ def forward(model: Any, data: collectives.Communicator, x: Any) -> Any:
 
 @contextlib.contextmanager
 def within(model: Any, data: collectives.Communicator) -> Iterator[ReplicaContext | None]:
-    """Let layers that are synchronised add up over the ranks in the body, where there are any."""
+    """Let synchronised layers add up over the ranks in the body, if the model has any."""
     if data.size == 1 or not (layers(model) or checks.runs_user_code(model)):
         yield None
         return

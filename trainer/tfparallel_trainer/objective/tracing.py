@@ -1,7 +1,7 @@
-"""Variables and constants that a step takes besides its examples and its state.
+"""Finds variables and constants that a step reads besides its examples and its state.
 
 A loss, a layer, a schedule or a metric may close over a variable that belongs to no model. It may
-also close over a value that each process has computed for itself. A trace of the forward pass knows
+also close over a value that each process has computed for itself. A trace of the forward pass shows
 both.
 """
 
@@ -24,11 +24,12 @@ from tfparallel_trainer.objective import checks
 from tfparallel_trainer.objective.replica import Replica
 
 MOST_BYTES = 16 << 20
-"""Of variables outside the model that callbacks write: a checkpoint's index has them."""
+"""Maximum bytes of variables outside the model that callbacks write: a checkpoint's index has their
+values."""
 _MESSAGES = frozenset({"Assert", "Print", "PrintV2"})
-"""Operations that only tell people what they take, such as names of tensors, which are counted."""
+"""Operations that only print their inputs, such as names of tensors, which Keras numbers."""
 _COMPOSES = frozenset({"AsString", "Identity", "Pack", "StringFormat", "StringJoin"})
-"""Operations of which a message is composed."""
+"""Operations that compose messages."""
 
 _GENERATING = frozenset({"RngReadAndSkip", "RngSkip"})
 """Operations of `tf.random.Generator` on its state."""
@@ -39,7 +40,7 @@ Kind = tuple[str, str, tuple[int, ...]]
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Closure:
-    """A variable that a step reads, of neither the model nor its optimizer; like Keras' own."""
+    """A variable outside model and optimizer that a step reads; has Keras' interface."""
 
     value: tf.Variable
     is_assigned: bool
@@ -52,7 +53,7 @@ class Closure:
 
     @property
     def dtype(self) -> str:
-        """As Keras writes it."""
+        """The dtype, as Keras names it."""
         return str(self.value.dtype.name)
 
     @property
@@ -62,12 +63,12 @@ class Closure:
 
     @property
     def kind(self) -> Kind:
-        """What it has in common with the same variable of another process, or after a restart."""
+        """The key by which other processes, and later attempts, find the same variable."""
         return uncounted_path(self.path), self.dtype, self.shape
 
     @property
     def bytes(self) -> int:
-        """How much memory it has."""
+        """Size in bytes."""
         return math.prod(self.shape) * int(tf.as_dtype(self.dtype).size)
 
     def assign(self, value: Any) -> None:
@@ -83,22 +84,22 @@ class Trace:
     """What was found in the trace of a replica's forward pass."""
 
     closures: list[Closure]
-    """In the order in which the step takes them."""
+    """Closures, in the order in which the step reads them."""
     operations: str
-    """A digest of the operations and their shapes, in whatever order they come."""
+    """A digest of the operations and their shapes, whatever their order."""
     constants: list[tuple[str, str]]
-    """The place of each among the names of layers, without counts, and its digest; sorted."""
+    """Constants: the uncounted scope of each and its digest, sorted."""
 
 
 def trace(replica: Replica, spec: Any) -> Trace:
-    """Trace the forward pass and the loss on a part like `spec`; nothing is computed."""
+    """Trace the forward pass and the loss on a part like `spec`, without computing anything."""
     run = functools.partial(compute, replica)
     function = tf.function(run, autograph=False).get_concrete_function(spec)
     return of_graph(function.graph, variables_of(replica))
 
 
 def compute(replica: Replica, part: Any) -> None:
-    """Compute what a trace is to find, while it is traced."""
+    """Compute everything that the trace should find, during tracing."""
     alone = collectives.Communicator(0, 1, 0, replica.device)
     with tf.device(replica.device), random_state.drawing_from(replica.generator):
         for phase in replica.computations:
@@ -108,7 +109,7 @@ def compute(replica: Replica, part: Any) -> None:
 
 
 def variables_of(replica: Replica) -> list[Any]:
-    """The variables of a replica that are no closures."""
+    """The variables of a replica that are not closures."""
     return [
         *replica.model.variables,
         *replica.model.metrics_variables,
@@ -118,7 +119,7 @@ def variables_of(replica: Replica) -> list[Any]:
 
 
 def of_graph(graph: Any, variables: Iterable[Any] = ()) -> Trace:
-    """What is found in a graph that was traced, of a model with some variables."""
+    """The closures, operations and constants in a traced graph of a model with these variables."""
     return Trace(
         closures=find_closures(graph, variables),
         operations=_digest("".join(sorted(map(_describe, graph.get_operations()))).encode()),
@@ -127,13 +128,13 @@ def of_graph(graph: Any, variables: Iterable[Any] = ()) -> Trace:
 
 
 def uncounted(name: str) -> str:
-    """A name without the counts that Keras and TensorFlow append, which differ by process."""
+    """A name without the numbers that Keras and TensorFlow append, which differ by process."""
     head, separator, count = name.rpartition("_")
     return uncounted(head) if separator and count.isdecimal() else name
 
 
 def uncounted_path(name: str) -> str:
-    """A name of parts between slashes, each without counts."""
+    """A path, each part without such numbers."""
     return "/".join(map(uncounted, name.split("/")))
 
 
@@ -146,7 +147,7 @@ def describe_array(array: Any) -> str:
 
 
 def check(trace: Trace, ranks: int) -> None:
-    """Refuse (UserCodeError) variables that replicas cannot have alike."""
+    """Refuse (UserCodeError) variables that would differ between replicas."""
     checks.check_variables(trace.closures)
     for closure in trace.closures:
         if closure.is_assigned and ranks > 1:
@@ -158,7 +159,7 @@ def check(trace: Trace, ranks: int) -> None:
 
 
 def describe_excess(closures: Sequence[Closure], written: Iterable[int]) -> str:
-    """Say that callbacks have written more, at these places, than a checkpoint keeps; or empty."""
+    """Describe that callbacks have written more variables than a checkpoint keeps; else empty."""
     sizes = {closures[index].path: closures[index].bytes for index in written}
     if sum(sizes.values()) <= MOST_BYTES:
         return ""
@@ -176,12 +177,12 @@ def read(closures: Iterable[Closure]) -> list[tuple[Kind, tf.Tensor]]:
 
 
 def dump(closures: Sequence[Closure], places: Iterable[int]) -> dict[str, Any]:
-    """The values of those at some places, for JSON; `restore` takes it."""
+    """The values of the closures at some positions, as JSON for `restore`."""
     return {str(index): _dump(closures[index]) for index in places}
 
 
 def restore(closures: Sequence[Closure], values: Mapping[str, Any]) -> None:
-    """Assign what `dump` gave, to those that are still the same."""
+    """Assign the values of `dump` to the closures that are still the same."""
     for index, closure in enumerate(closures):
         kept = values.get(str(index))
         if kept is not None and kept["variable"] == _dump(closure)["variable"]:
@@ -197,7 +198,7 @@ def _dump(closure: Closure) -> dict[str, Any]:
 
 
 def _update(optimizer: Any, variables: Sequence[Any]) -> None:
-    """Trace what an optimizer may take: of Keras' own, the learning rate alone."""
+    """Trace what an optimizer may read: for Keras' own, only the learning rate."""
     if type(optimizer).__module__.startswith("keras.") or not variables:
         tf.convert_to_tensor(optimizer.learning_rate)
     else:
@@ -221,18 +222,18 @@ def find_closures(graph: Any, variables: Iterable[Any]) -> list[Closure]:
 
 
 def _copies(value: Any) -> Sequence[Any]:
-    """The variables of TensorFlow that one may be: a copy for each replica, or one on a server."""
+    """The TensorFlow variables of a variable: one, a copy for each replica, or one on a server."""
     return getattr(value, "values", None) or [getattr(value, "_v", value)]
 
 
 def _is_generator(handle: tf.Tensor) -> bool:
-    """Whether all that takes a variable draws numbers from it, which differ by rank anyhow."""
+    """Whether all readers of a variable draw random numbers, which differ by rank anyway."""
     takers = handle.consumers()
     return bool(takers) and all(taker.type in _GENERATING for taker in takers)
 
 
 def _constants(graph: Any) -> Iterator[tuple[str, str]]:
-    """Those in the graph, in the functions that it calls, and tensors that it captures."""
+    """The constants in a graph, in the functions that it calls, and among its captured tensors."""
     definition = graph.as_graph_def()
     for function in definition.library.function:
         yield from _constants_of(function.node_def, function.ret.values())
@@ -243,7 +244,7 @@ def _constants(graph: Any) -> Iterator[tuple[str, str]]:
 
 
 def _constants_of(nodes: Any, returned: Iterable[str]) -> Iterator[tuple[str, str]]:
-    """The constants of a function, but for what messages have."""
+    """The constants of a function, except those of messages."""
     takers: dict[str, set[str]] = {}
     for taker, inputs in (*((node.name, node.input) for node in nodes), ("", returned)):
         for name in inputs:
@@ -251,7 +252,7 @@ def _constants_of(nodes: Any, returned: Iterable[str]) -> Iterator[tuple[str, st
     operations = {node.name: node.op for node in nodes}
 
     def is_message(name: str) -> bool:
-        """Whether all that takes something is a message."""
+        """Whether only messages use a value."""
         return bool(takers.get(name)) and all(
             operations.get(taker) in _MESSAGES
             or (operations.get(taker) in _COMPOSES and is_message(taker))
@@ -268,9 +269,12 @@ def _describe(operation: tf.Operation) -> str:
 
 
 def _describe_text(text: bytes) -> tuple[bytes, int]:
-    """A text as processes compare it; of a file, whose folder may differ, its name and size."""
+    """A text as processes compare it.
+
+    A file, whose folder may differ, becomes its name and size.
+    """
     path = pathlib.Path(text.decode(errors="replace"))
-    with contextlib.suppress(OSError, ValueError):  # it is no path
+    with contextlib.suppress(OSError, ValueError):  # it is not a path
         if path.is_absolute() and path.is_file():
             return path.name.encode(), path.stat().st_size
     return text, -1

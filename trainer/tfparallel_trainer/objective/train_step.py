@@ -28,10 +28,10 @@ from tfparallel_trainer.objective.replica import Replica
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class PhaseTraits:
-    """What the trace of a phase on examples shows, alike on every rank that has some."""
+    """What the trace of a phase shows, the same on every rank that has examples."""
 
     kinds: list[Kind]
-    """Of the gradients of one rank."""
+    """Kinds of the gradients of one rank."""
     values_per_example: list[int | None]
     """Of each term (see `loss.Fraction`)."""
 
@@ -41,16 +41,16 @@ class ReducedPhase:
     """Result of one phase after the all-reduce: equal on all ranks, not yet applied."""
 
     gradients: list[Any]
-    """Of the variables that the phase trains, over all ranks."""
+    """Gradients of the variables that the phase trains, over all ranks."""
     traits: PhaseTraits
     loss: tf.Tensor
     terms: tf.Tensor
     """The loss of each output."""
     requests: tf.Tensor
-    """Summed over all processes; the first phase has them all."""
+    """Requests, summed over all processes; the first phase has them all."""
     finite: tf.Tensor
     metric_states: list[tf.Tensor]
-    """Of the model's metrics_variables, over all ranks; none where they are not asked for."""
+    """Values of the model's metrics_variables over all ranks; empty unless requested."""
 
 
 class StepOutput(NamedTuple):
@@ -78,17 +78,17 @@ class RankInput:
     """What a rank computes a step from."""
 
     part: Any
-    """Its examples; None when it has none."""
+    """Its examples. None: it has none."""
     step: tf.Tensor
     """Number of the step."""
     requests: tf.Tensor
-    """What this rank requests, float64 in the order of `StepRequest`, and further numbers."""
+    """Requests of this rank, float64 in the order of `StepRequest`, and further numbers."""
     examples: tf.Tensor | None = None
-    """How many all ranks have in this step, float64; None where that is not known."""
+    """Number of examples of all ranks in this step, float64; None: not known."""
     traits: Sequence[PhaseTraits] | None = None
-    """Of each phase, which a rank without examples cannot know."""
+    """Traits of each phase. A rank without examples cannot find them itself."""
     maybe_empty: bool = False
-    """Whether the part may hold no examples, not being None."""
+    """Whether the part may be empty without being None."""
     gives_metrics: bool = False
     """Whether the last phase adds the metrics' states up too."""
     is_trial: bool = False
@@ -183,7 +183,7 @@ def _split(tensors: list[Any], count: int) -> tuple[list[Any], list[Any]]:
 
 
 def nothing(spec: Any) -> Any:
-    """A part of no examples."""
+    """A part without examples."""
     return nest.convert(
         lambda leaf: tf.zeros((0, *(size or 1 for size in leaf.shape[1:])), leaf.dtype), spec
     )
@@ -248,10 +248,10 @@ def seeded_from_step(
 ) -> Iterator[None]:
     """Seed random operations from the step and the rank during tracing.
 
-    Ranks differ, or each would repeat the others' dropout masks. A resumed run draws alike, but for
-    TensorFlow's own operations (`tf.random.normal`), which begin again. `alone`: others run what is
-    traced here, so that nothing tells them apart. `goes_on`: an earlier phase has drawn already.
-    `alike`: all ranks draw as the first one.
+    Ranks have different seeds, or each would repeat the others' dropout masks. A resumed run draws
+    the same numbers, but TensorFlow's own operations (`tf.random.normal`) start again. `alone`:
+    other processes run what is traced here, so the rank is not known. `goes_on`: an earlier phase
+    has already drawn. `alike`: all ranks draw as the first one.
     """
     data = replica.data
     index = 0 if alike else data.index
@@ -259,7 +259,7 @@ def seeded_from_step(
         offset = tf.cast(step * data.size + index, variable.dtype)
         variable.assign(tf.stack([tf.constant(first[0]) + offset, tf.constant(first[1])]))
     is_known = isinstance(index, int) and not alone
-    # Without a seed TensorFlow's own operations differ on all processes, and in each run.
+    # Without a seed, TensorFlow's own operations differ between processes and runs.
     tf.compat.v1.set_random_seed(replica.seed + index if is_known else None)
     with random_state.drawing_from(replica.generator):
         yield
@@ -286,7 +286,7 @@ def _known_denominators(
 
 
 def _scales(phase: phases.Computation, denominators: tf.Tensor) -> tf.Tensor:
-    """What each numerator is multiplied by: its weight, over the sum of the denominators."""
+    """The factor of each numerator: its weight, over the sum of the denominators."""
     weights = tf.constant([term.weight for term in phase.terms], tf.float64)
     divided = tf.constant([term.divided for term in phase.terms])
     return tf.where(divided, tf.math.divide_no_nan(weights, denominators), weights)
@@ -300,10 +300,10 @@ def _backward(
     scales: tf.Tensor,
     assigned: Sequence[tuple[Any, tf.Tensor]] = (),
 ) -> list[Any]:
-    """The gradients of the fractions and of a penalty, which has its scale with it.
+    """The gradients of the fractions and of a penalty, with the penalty's scale.
 
-    `assigned` are values that the forward pass has given variables without a change of them. The
-    gradient of such a value counts for its variable.
+    `assigned` are values that the forward pass would have assigned to variables. The gradient of
+    such a value counts for its variable.
     """
     # A loss-scaling optimizer (mixed precision) multiplies here and divides again when it applies.
     factor = phase.optimizer.scale_loss(tf.ones((), tf.float32))

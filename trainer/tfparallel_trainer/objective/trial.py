@@ -1,8 +1,8 @@
-"""Conditions under which a model can be tried: draws that no example changes, sums that are known.
+"""Conditions of a trial: random numbers do not depend on other examples, and sums are known.
 
-A trial computes some examples at once and in parts. What is random gives each example the same
-numbers, however many are together. What a layer adds up over replicas gives the parts what the
-whole has. Keras' BatchNormalization, which the log announces, takes its moving statistics.
+A trial computes some examples at once and in parts. Random operations draw the same numbers for
+each example, in batches of any size. A layer's sum over replicas has the same value in the parts
+and in the whole. Keras' BatchNormalization, which the log announces, takes its moving statistics.
 """
 
 import contextlib
@@ -21,27 +21,27 @@ SHAPED = ("normal", "uniform", "truncated_normal", "randint", "gamma", "binomial
 """Keras' random functions whose first argument is the shape of what they draw."""
 
 _MOST_NUMBERS = 1 << 26
-"""In a weight that is drawn: a copy of a larger table may not fit."""
+"""Maximum number of elements of a random weight: a copy of a larger table may not fit."""
 
 _UNEVEN = ("categorical", "shuffle")
-"""Those that draw by the number of examples."""
+"""Keras' random functions that draw by the number of examples."""
 
 
 class Draws:
-    """What was drawn in a trial, but for the first dimension."""
+    """The shapes of random numbers in a trial, without the first dimension."""
 
     def __init__(self) -> None:
         self.shapes: list[Any] = []
-        """Equal for all parts of a batch where each example is given the same numbers."""
+        """Shapes, equal for all parts of a batch if each example gets the same numbers."""
 
     def note(self, shape: Any) -> None:
-        """Take in the shape of what is drawn."""
+        """Record the shape of random numbers."""
         self.shapes.append([str(tf.get_static_value(size)) for size in tf.unstack(shape)[1:]])
 
 
 @contextlib.contextmanager
 def same_draws() -> Iterator[Draws]:
-    """Let keras.random give all examples of a batch the same numbers, in this thread."""
+    """Let keras.random draw the same numbers for all examples of a batch, in this thread."""
     owner, noted = threading.get_ident(), Draws()
     originals = {name: getattr(draws, name) for name in (*SHAPED, *_UNEVEN, "dropout")}
 
@@ -104,7 +104,7 @@ def moving_statistics() -> Iterator[None]:
 
 @contextlib.contextmanager
 def substituted(owner: Any, substitutes: Mapping[str, Any]) -> Iterator[None]:
-    """Let a module or a class have other attributes, by name, in the body."""
+    """Replace attributes of a module or a class, by name, in the body."""
     originals = {name: getattr(owner, name) for name in substitutes}
     for name, substitute in substitutes.items():
         setattr(owner, name, substitute)
@@ -116,7 +116,7 @@ def substituted(owner: Any, substitutes: Mapping[str, Any]) -> Iterator[None]:
 
 
 class Sums(synchrony.NestedReplicaContext):
-    """A replica's context that notes what layers add up, and gives sums that are known."""
+    """A replica context that records what layers add up, and returns known sums."""
 
     def __init__(self, known_addends: list[tf.Tensor] | None = None) -> None:
         super().__init__()
@@ -124,7 +124,7 @@ class Sums(synchrony.NestedReplicaContext):
         self.addends: list[tf.Tensor] = []
 
     def all_reduce(self, reduce_op: Any, value: Any, options: Any = None) -> Any:
-        """Give the sum, which is the value itself where none is known."""
+        """Return the known sum, or else the value itself."""
         synchrony.check_operation(reduce_op)
         return keras.tree.map_structure(self._sum, value)
 
@@ -137,7 +137,7 @@ class Sums(synchrony.NestedReplicaContext):
 
 @contextlib.contextmanager
 def unchanged(model: Any) -> Iterator[list[str]]:
-    """Put back what the body changes behind Keras' back; gives the names of what that was.
+    """Restore what the body changes behind Keras' back; yields the names of these variables.
 
     Keras' variables do not change in a `keras.StatelessScope`; TensorFlow's own do.
     """
@@ -158,7 +158,7 @@ def unchanged(model: Any) -> Iterator[list[str]]:
 
 
 def drawn_weights(model: Any, seed: int) -> list[tuple[Any, tf.Tensor]]:
-    """Draw a value for each weight that is trained, large enough to let what follows depend on it.
+    """Draw a value for each trained weight, large enough that later layers depend on it.
 
     A matrix has the deviation 1 / sqrt(n), n being the smaller number of its rows and columns.
     """
@@ -171,7 +171,7 @@ def drawn_weights(model: Any, seed: int) -> list[tuple[Any, tf.Tensor]]:
         columns = weight.shape[-1] if len(weight.shape) > 1 else 1
         deviation = 1.0 / np.sqrt(max(1, min(columns, size // max(1, columns))))
         value = tf.cast(deviation * random.standard_normal(weight.shape), weight.dtype)
-        if len(weight.shape) < 2:  # a scale stays near to what it is
+        if len(weight.shape) < 2:  # a scale stays close to its value
             value = weight.value + 0.5 * value
         values.append((weight, value if weight.constraint is None else weight.constraint(value)))
     return values

@@ -1,9 +1,10 @@
-"""What the forward pass assigns to weights, and how ranks with parts of a batch have it alike.
+"""Weights that the forward pass assigns, and how ranks keep them equal.
 
 Keras' BatchNormalization is left out, which the log announces. Every other weight that a layer
-assigns while it trains is tried on some examples at once and in two parts (see `trial`). Where the
-parts lead to what the whole leads to, each rank assigns it by itself. Where the whole gives the
-mean of what the parts give, or the sum of what they add, ranks join it so. Others are refused.
+assigns while it trains is tried on some examples at once and in two parts (see `trial`). If the
+parts lead to the same value as the whole, each rank assigns it by itself. If the whole leads to the
+mean of the parts' values, or to the sum of their changes, ranks join the values so. Other
+assignments are refused.
 """
 
 import contextlib
@@ -23,30 +24,31 @@ from tfparallel_trainer.objective import checks, metric_sums, random_outputs, tr
 from tfparallel_trainer.objective import replica as replicas
 
 _COUNT, _FIRST = 6, 2
-"""Examples of a trial, and those of its first part: means and sums differ where parts do."""
+"""Examples of a trial, and those of its first part: parts of different sizes tell means from
+sums."""
 
 _TRIALS = 2
 
 _ROUNDINGS = 64
-"""How many times the precision of what it holds an update may be rounded."""
+"""Allowed rounding of an update, in units of the variable's precision."""
 
 _NEAR = 1e-4
-"""How far parts may be from the whole, relative to the update."""
+"""Allowed difference between parts and whole, relative to the update."""
 
 
 class Joining(enum.Enum):
-    """How ranks join what each has assigned to a weight."""
+    """How ranks join the values that each has assigned to a weight."""
 
     SAME = "same"
-    """It does not depend on the examples, or layers add up what it takes from them."""
+    """The value does not depend on the examples, or layers themselves add up over ranks."""
     MEAN = "mean"
     """By the mean over the examples."""
     SUM = "sum"
-    """By adding up what each rank has added."""
+    """By adding up the changes of all ranks."""
 
 
 def find(replica: replicas.Replica, sample: Any, *, divided: bool) -> replicas.Replica:
-    """Note what the forward pass assigns to weights; the sample is one example [1, …].
+    """Find the weights that the forward pass assigns; the sample is one example [1, …].
 
     If batches are divided over ranks, an update that they cannot join is a UserCodeError.
     """
@@ -88,7 +90,7 @@ def find(replica: replicas.Replica, sample: Any, *, divided: bool) -> replicas.R
 @dataclasses.dataclass(frozen=True, slots=True)
 class _Run:
     assigned: dict[int, Any]
-    """What the forward pass leaves in weights, by their places in the model."""
+    """Values of weights after the forward pass, by their positions in the model."""
     sums: trial.Sums
     hidden: list[str]
     """TensorFlow's variables that it has changed."""
@@ -118,7 +120,7 @@ def _run(replica: Any, examples: Any, first: int, end: int, known_addends: Any) 
 
 
 def _joinings(weight: Any, ends: Sequence[Any]) -> Iterator[Joining]:
-    """How what two parts lead to may be joined into what the whole leads to (whole, part, part)."""
+    """The ways in which the values of two parts give that of the whole (whole, part, part)."""
     array, *results = (tf.convert_to_tensor(value).numpy() for value in (weight, *ends))
     if all(np.array_equal(end, results[0], equal_nan=array.dtype.kind == "f") for end in results):
         yield Joining.SAME
@@ -170,7 +172,7 @@ class Updates:
 
 
 class UpdateReduction:
-    """What ranks join after the forward pass; make one before it, in each trace."""
+    """Joins assigned weights after the forward pass; create one before it, in each trace."""
 
     def __init__(self, model: Any, updates: Updates) -> None:
         joined = {index: how for index, how in updates.joinings.items() if how is not Joining.SAME}
@@ -178,7 +180,7 @@ class UpdateReduction:
         self._before = [tf.identity(weight.value) for weight, _ in self._weights]
 
     def contributions(self, count: tf.Tensor) -> list[tf.Tensor]:
-        """What a rank with so many examples brings to the sums over all ranks."""
+        """The summands of a rank with `count` examples."""
         if not self._weights:
             return []
         brought = [tf.cast(count, tf.float64)[tf.newaxis]]
@@ -186,12 +188,12 @@ class UpdateReduction:
             value = weight.value - before if how is Joining.SUM else tf.identity(weight.value)
             factor = count if how is Joining.MEAN else tf.minimum(count, 1)
             weighted = value * tf.cast(factor, value.dtype)
-            # What comes of no examples may be NaN, and counts for nothing.
+            # Without examples, values may be NaN, and do not count.
             brought.append(tf.where(count > 0, weighted, tf.zeros_like(value)))
         return brought
 
     def assign(self, sums: Sequence[tf.Tensor]) -> None:
-        """Give the weights what all ranks have joined."""
+        """Assign the joined values."""
         if not self._weights:
             return
         total, *values = sums
@@ -202,7 +204,7 @@ class UpdateReduction:
 
 @contextlib.contextmanager
 def local_kept(replica: replicas.Replica, is_empty: tf.Tensor) -> Iterator[None]:
-    """Put back what a part of no examples does to weights that each rank gathers for itself."""
+    """Restore the weights that each rank gathers by itself, if its part has no examples."""
     kept = [
         weight
         for layer in (checks.layers(replica.model) if replica.updates else ())

@@ -1,4 +1,4 @@
-"""Notes which variables a piece of code writes, at no cost where it writes none."""
+"""Records which variables code writes, at no cost if it writes none."""
 
 import contextlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -14,10 +14,10 @@ _READS = frozenset({"ReadVariableOp", "ResourceGather", "ResourceGatherNd", "Var
 
 @contextlib.contextmanager
 def noted(places: Mapping[int, int]) -> Iterator[set[int]]:
-    """Note the places of variables (by their handles' ids) that the body's thread may write.
+    """Record the positions of variables (by their handles' ids) that the body's thread may write.
 
-    An operation that takes a variable and is none of those that only read may write it. So may a
-    traced function, which writes none but those that it takes.
+    Any operation on a variable may write it, except those that are known only to read. So may a
+    traced function, but only the variables that it takes.
     """
     written: set[int] = set()
 
@@ -33,9 +33,9 @@ def noted(places: Mapping[int, int]) -> Iterator[set[int]]:
 
 
 class ChangeDetector:
-    """Tells which variables outside the model have another value than before.
+    """Finds variables outside the model whose values have changed.
 
-    A traced function that takes such a variable, as for an evaluation, mostly only reads it.
+    A traced function that takes such a variable, as in an evaluation, usually only reads it.
     """
 
     def __init__(self, closures: Sequence[tracing.Closure]) -> None:
@@ -43,7 +43,7 @@ class ChangeDetector:
         self._digests = [*map(_digest, closures)]
 
     def find_changed(self, places: Iterable[int]) -> set[int]:
-        """Those at some places that have changed since they were last looked at."""
+        """The positions whose values have changed since the last call."""
         changed = set()
         for index in places:
             digest = _digest(self._closures[index])
