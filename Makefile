@@ -10,7 +10,7 @@ RUN = @trap : INT; $(BIN)/python -m testing.run $(1) || { code=$$?; [ $$code -eq
 
 .DEFAULT_GOAL := help
 .PHONY: help setup demo test test-all test-unit test-process test-cluster test-e2e test-long test-times \
-	truth models compare captures split-costs benchmarks lint format manifests verify docs lock chart \
+	truth models compare captures split-costs peers benchmarks lint format manifests verify docs lock chart \
 	release-artifacts images cluster-up cluster-down clean
 
 help: ## Print this help
@@ -62,6 +62,9 @@ captures: $(VENV)/.dev ## Run each verb at 80 columns, on a cluster too, and wri
 
 split-costs: $(VENV)/.dev ## Measure the examples of model split and write their page: some minutes
 	$(BIN)/python -m benchmarks.pages.split_costs
+
+peers: $(VENV)/.dev ## Measure the trainer next to PyTorch and JAX and write docs/benchmarks/peers.md: forty minutes
+	$(BIN)/python -m benchmarks.pages.peers
 
 benchmarks: $(VENV)/.dev ## Measure trainer and operator and write their pages: an hour
 	$(BIN)/python -m benchmarks

@@ -23,7 +23,7 @@ ROOT = launch.REPOSITORY
 MODELS = ROOT / "benchmarks" / "models"
 TRAINER = (sys.executable, "-m", "tfparallel_trainer")
 _LIMIT_SECONDS = 600.0
-_PINNED = [("taskset", "-c", core) for core in sorted(os.sched_getaffinity(0))]
+PINNED = [("taskset", "-c", core) for core in sorted(os.sched_getaffinity(0))]
 """Commands that start another one on each of the cores."""
 
 
@@ -173,9 +173,14 @@ def group(
 def finished(running: Sequence[subprocess.Popen[bytes]], folder: pathlib.Path) -> None:
     """Wait for processes to end well."""
     for number, process in enumerate(running):
-        if process.wait(_LIMIT_SECONDS):
-            errors = (folder / f"{number}.err").read_text()[-2000:]
-            raise RuntimeError(f"process {number} ended with {process.returncode}: {errors}")
+        finish(process, folder, number)
+
+
+def finish(process: subprocess.Popen[bytes], folder: pathlib.Path, number: int) -> None:
+    """Wait for the process of a number to end well."""
+    if process.wait(_LIMIT_SECONDS):
+        errors = (folder / f"{number}.err").read_text()[-2000:]
+        raise RuntimeError(f"process {number} ended with {process.returncode}: {errors}")
 
 
 @contextlib.contextmanager
@@ -210,7 +215,7 @@ def _finish(
     pinned: bool = False,
 ) -> tuple[float, str]:
     started = time.time()
-    prefixes = _PINNED if pinned else ()
+    prefixes = PINNED if pinned else ()
     with group(command, environments, size, folder, prefixes) as running:
         finished(running, folder)
     return started, (folder / "0.out").read_text()

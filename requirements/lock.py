@@ -32,7 +32,8 @@ def main() -> None:
         lock(part, "-c", str(EVERYTHING))
     for alone in ("examples", "keras2"):
         lock(alone, "--no-deps")
-    lock("release")
+    for separate in ("peers-jax", "peers-torch", "release"):
+        lock(separate)
 
 
 if __name__ == "__main__":

@@ -227,8 +227,8 @@ class Communicator:
     def sum_all(self, tensors: Sequence[tf.Tensor]) -> list[tf.Tensor]:
         """All-reduce (sum) many tensors of static shapes, with few operations.
 
-        Many bytes go in buckets, the last tensors first: a backward pass begins with the gradients
-        of the last variables, and they are under way while it computes the others.
+        Many bytes go in buckets, the last tensors first. A backward pass begins with the gradients
+        of the last variables, so they are under way while it computes the others.
         """
         results: list[tf.Tensor] = list(tensors)
         if self.size == 1 or not results:
