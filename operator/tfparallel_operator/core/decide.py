@@ -14,6 +14,7 @@ from tfparallel_operator.core.layout import Layout
 from tfparallel_operator.core.life import (
     admission,
     cleanup,
+    dead_nodes,
     deadlines,
     ending,
     host_ports,
@@ -92,7 +93,7 @@ def _decide(
     status, warnings = _warn_of_separate_training(before, _describe(before))
     described = dataclasses.replace(before, status=status)
     decided = next(filter(None, (phase(described) for phase in PHASES)))
-    overdue, look_again_at = cleanup.force_deletions(children.pods, now)
+    overdue, look_again_at = dead_nodes.force_deletions(children.pods, now)
     status = start.adopt_attempt(children.pods, decided.status)
     status = host_ports.give_back(described, status)
     return dataclasses.replace(

@@ -12,7 +12,7 @@ import keras
 import numpy as np
 import pytest
 import tensorflow as tf
-import tf_keras  # type: ignore[import-untyped]
+import tf_keras
 
 from testing import pages, paths
 from testing.trainer import launch

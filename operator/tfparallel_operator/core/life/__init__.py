@@ -1,6 +1,6 @@
 """The life of a job, in the order in which a decision asks.
 
-- `cleanup`: a job that has ended, and pods that their node does not end.
+- `cleanup`: a job that has ended. `dead_nodes`: pods that their node does not end.
 - `ending`: a job that succeeds, fails or is suspended.
 - `spec_validity`: a job whose newest spec cannot be used.
 - `admission`: a job that may not run yet.

@@ -1,4 +1,4 @@
-"""Cleans up jobs that have ended, and pods that their node does not end."""
+"""Cleans up jobs that have ended."""
 
 import datetime
 
@@ -15,12 +15,6 @@ _BY_POLICY = {
     types.CleanPodPolicy.RUNNING: policies.CleanupTarget.RUNNING_PODS,
     types.CleanPodPolicy.ALL: policies.CleanupTarget.PODS,
 }
-
-PATIENCE = datetime.timedelta(seconds=60)
-"""How long a pod may exist after its grace period."""
-
-RETRY = datetime.timedelta(seconds=30)
-"""When to check a pod again if its node is alive."""
 
 
 def clean_up(context: DecisionContext) -> decision.Decision | None:
@@ -51,27 +45,6 @@ def clean_up(context: DecisionContext) -> decision.Decision | None:
         delete_job=delete_job,
         wake_at=None if delete_job else deadlines.earliest(grace_ends, *later),
     )
-
-
-def force_deletions(
-    pods: Pods, now: datetime.datetime
-) -> tuple[tuple[decision.Deletion, ...], datetime.datetime | None]:
-    """Return the pods that their node should have ended long ago, and when to check again.
-
-    On a node without a network, such a pod may still run and write. The shipped trainer fences
-    itself: a process that writes checkpoints knows its attempt, and stops if a newer attempt
-    exists. Nothing fences a person's own command, so the Event of the deletion warns. A forced
-    deletion does not remove a pod that a finalizer keeps.
-    """
-    due = [
-        (pod, pod.delete_by + PATIENCE)
-        for pod in pods
-        if pod.delete_by is not None and not pod.finalizers
-    ]
-    overdue = (pod for pod, at in due if at <= now)
-    look_again_at = min((at if at > now else now + RETRY for _, at in due), default=None)
-    forced = (decision.Deletion(pod.name, pod.uid, force_from=pod.node) for pod in overdue)
-    return tuple(forced), look_again_at
 
 
 def grace_until(

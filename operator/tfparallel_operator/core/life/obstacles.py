@@ -9,10 +9,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from tfparallel_operator.api import job_status, names, types
 from tfparallel_operator.core import decision, observation, remedies
 from tfparallel_operator.core.context import DecisionContext
-from tfparallel_operator.core.life import cleanup, deadlines
+from tfparallel_operator.core.life import dead_nodes, deadlines
 from tfparallel_operator.core.status import conditions
 
-STUCK_AFTER = cleanup.PATIENCE + cleanup.RETRY
+STUCK_AFTER = dead_nodes.PATIENCE + dead_nodes.RETRY
 """How long after its grace period a pod counts as stuck: a forced deletion has failed too."""
 
 _LONGEST_LIST = 400

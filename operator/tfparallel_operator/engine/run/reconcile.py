@@ -12,7 +12,7 @@ from tfparallel_operator.api import load, names
 from tfparallel_operator.api_server import errors, resources
 from tfparallel_operator.core import decide, decision, layout, observation
 from tfparallel_operator.core.layout import Layout
-from tfparallel_operator.core.life import cleanup, spec_validity
+from tfparallel_operator.core.life import dead_nodes, spec_validity
 from tfparallel_operator.core.status import conditions
 from tfparallel_operator.engine.observe import (
     flavors,
@@ -137,13 +137,13 @@ class Reconciler:
             uid: of the job whose pods are not meant; empty: it is being deleted.
         """
         pods = self._children.pods.of_others(key, uid)
-        deletions, look_again_at = cleanup.force_deletions(pods, self._clock())
+        deletions, look_again_at = dead_nodes.force_deletions(pods, self._clock())
         if look_again_at is not None:
             self._timers.set(key, look_again_at)
         try:
             await self._applier.delete(key.namespace, deletions, body)
         except errors.ApiError as error:
-            _LOG.warning("pods of a deleted job: %s; again in %s", error, cleanup.RETRY)
+            _LOG.warning("pods of a deleted job: %s; again in %s", error, dead_nodes.RETRY)
 
     async def _carry_out(self, body: jobs.Body) -> writes.ApplyResult:
         key = jobs.key_of(body)

@@ -7,7 +7,7 @@ import pytest
 from testing.operator import builders
 from tfparallel_operator.api import job_status, names
 from tfparallel_operator.core import installation, observation
-from tfparallel_operator.core.life import cleanup
+from tfparallel_operator.core.life import dead_nodes
 from tfparallel_operator.core.status import conditions
 
 
@@ -223,12 +223,12 @@ def test_a_pod_that_its_node_does_not_end_is_deleted_by_force_in_bounded_time() 
     world.step()
     assert list(world.pods) == ["job-worker-1"]
     wake_at = world.decide().wake_at
-    assert wake_at == world.now + datetime.timedelta(seconds=30) + cleanup.PATIENCE
+    assert wake_at == world.now + datetime.timedelta(seconds=30) + dead_nodes.PATIENCE
     world.now = wake_at
     outcome = world.decide()
     [deletion] = outcome.deletions
     assert (deletion.name, deletion.force_from) == ("job-worker-1", "n1")
-    assert outcome.wake_at == world.now + cleanup.RETRY
+    assert outcome.wake_at == world.now + dead_nodes.RETRY
 
 
 @pytest.mark.parametrize("state", ["suspended", "ended"])
@@ -240,7 +240,7 @@ def test_a_dead_node_holds_up_no_other_part_of_life_either(state: str) -> None:
         world.exit("job-worker-0", 0)
     world.step()
     world.update("job-worker-0", deleting=True, delete_by=world.now)
-    world.now += cleanup.PATIENCE
+    world.now += dead_nodes.PATIENCE
     assert [deletion.force_from for deletion in world.decide().deletions] == [""]
 
 

@@ -8,7 +8,7 @@ import pytest
 from testing.operator import builders
 from tfparallel_operator.api import names
 from tfparallel_operator.core import remedies
-from tfparallel_operator.core.life import cleanup, obstacles
+from tfparallel_operator.core.life import dead_nodes, obstacles
 from tfparallel_operator.core.status import conditions
 
 NOW = builders.START
@@ -90,9 +90,11 @@ def test_a_job_looks_again_when_a_deletion_is_late() -> None:
 
 def test_force_does_not_end_what_a_finalizer_keeps() -> None:
     pod = next(iter(builders.a_world(worker=1).pods.values()))
-    overdue = dataclasses.replace(pod, deleting=True, delete_by=NOW - cleanup.PATIENCE, node="n1")
+    overdue = dataclasses.replace(
+        pod, deleting=True, delete_by=NOW - dead_nodes.PATIENCE, node="n1"
+    )
     kept = dataclasses.replace(overdue, finalizers=("example.com/a",))
-    assert cleanup.force_deletions((kept,), NOW) == ((), None)
-    deletions, look_again_at = cleanup.force_deletions((overdue,), NOW)
+    assert dead_nodes.force_deletions((kept,), NOW) == ((), None)
+    deletions, look_again_at = dead_nodes.force_deletions((overdue,), NOW)
     assert [deletion.force_from for deletion in deletions] == ["n1"]
-    assert look_again_at == NOW + cleanup.RETRY
+    assert look_again_at == NOW + dead_nodes.RETRY
