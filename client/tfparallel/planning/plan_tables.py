@@ -24,10 +24,11 @@ def headline(answer: plan.Plan) -> str:
     how = "measured on this machine" if answer.measured else "estimated"
     if answer.device_type is not None:
         how = f"estimated for {answer.device_type}"
+    shared = "shardOptimizer · " if answer.shard_optimizer else ""
     return (
-        f"{answer.mesh} · microbatches {answer.microbatches} · {answer.schedule} · a step of "
-        f"{answer.batch} examples {progress.format_seconds(answer.step_seconds)} ({how}) · waiting"
-        f" {answer.bubble:.0%}"
+        f"{answer.mesh} · microbatches {answer.microbatches} · {answer.schedule} · {shared}"
+        f"a step of {answer.batch} examples {progress.format_seconds(answer.step_seconds)} ({how})"
+        f" · waiting {answer.bubble:.0%}"
     )
 
 

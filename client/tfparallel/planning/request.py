@@ -76,7 +76,7 @@ def _of_job(source: sources.JobSource, options: PlanOptions) -> Subject:
         mesh=None if mesh.auto else mesh.axes,
         microbatches=None if mesh.auto else mesh.microbatches,
         schedule=mesh.schedule,
-        shard_optimizer=mesh.shard_optimizer,
+        shard_optimizer=mesh.shard_optimizer or (None if mesh.auto else False),
         batch=trainer.global_batch_size,
         seed=trainer.seed,
         device_type=_device_type(spec.tf_replica_specs),
@@ -155,7 +155,13 @@ def _with_options(basis: plan.Question, options: PlanOptions) -> plan.Question:
         }
     )
     if options.mesh == option_values.AUTO:
-        return changed.model_copy(update={"mesh": None, "microbatches": options.microbatches})
+        return changed.model_copy(
+            update={
+                "mesh": None,
+                "microbatches": options.microbatches,
+                "shard_optimizer": basis.shard_optimizer or None,
+            }
+        )
     if options.mesh is not None:
         return changed.model_copy(update={"mesh": option_values.mesh(options.mesh)})
     return changed

@@ -62,8 +62,9 @@ class Question(base.Model):
     """The order of a stage's work."""
     batch: Count = 32
     """Examples of a step over all devices."""
-    shard_optimizer: bool = False
-    """Whether ranks along the data axis share the optimizer's state."""
+    shard_optimizer: bool | None = None
+    """Whether ranks along the data axis share the optimizer's state; absent: the planner
+    chooses."""
     length: Count | None = None
     """Value for input dimensions that are unknown until data is loaded."""
     seed: int = 0
@@ -181,6 +182,8 @@ class Plan(base.Model):
     """Parts of a replica's batch."""
     schedule: job_file.PipelineSchedule
     """The order of a stage's work."""
+    shard_optimizer: bool = False
+    """Whether ranks along the data axis share the optimizer's state."""
     batch: int
     """Examples of a step."""
     memory: int | None

@@ -65,7 +65,9 @@ def resolve(
         ends = tuple(cutting.ends_of_names(model, job_mesh.cuts))
         return ResolvedPlan(mesh=job_mesh, model=model, ends=ends, plan=None)
     constraints = search_space.Constraints(
-        order=job_mesh.schedule, batch=batch, shards_optimizer=job_mesh.shard_optimizer
+        order=job_mesh.schedule,
+        batch=batch,
+        shards_optimizer=job_mesh.shard_optimizer or (None if job_mesh.auto else False),
     )
     if not job_mesh.auto:
         parts = job_mesh.data * job_mesh.microbatches
@@ -81,7 +83,7 @@ def resolve(
             **plan.mesh.model_dump(),
             microbatches=plan.microbatches,
             schedule=plan.schedule,
-            shard_optimizer=job_mesh.shard_optimizer and plan.mesh.data > 1,
+            shard_optimizer=plan.shard_optimizer,
         ),
         model=dataclasses.replace(model, nodes=tuple(model.nodes[index] for index in plan.order)),
         ends=plan.ends,

@@ -182,7 +182,7 @@ class SplitRun(engine.RunTemplate):
                 f"stage {stage.index}: {stage.nodes[0].name} to {stage.nodes[-1].name}, "
                 f"{console.counted(len(stage.owned), 'variable')}"
             )
-        if self._job_mesh.shard_optimizer:
+        if self._job_mesh.shard_optimizer or self._plan.mesh.shard_optimizer:
             yield f"mesh.shardOptimizer {self._describe_state()}"
         if self._job_mesh.auto and self._plan.plan is not None:
             yield "the planner's choice: " + " ".join(self._plan.plan.reasons)

@@ -197,7 +197,7 @@ def test_what_does_not_fit_says_by_how_much_and_where() -> None:
     assert "does not fit 2 devices of 10 MiB" in sentence
     assert "a device of stage" in sentence
     assert "too much: parameters" in sentence
-    assert "Give each device" in sentence
+    assert "It fits on 16 devices (tensor 16, microbatches 1), or on devices of" in sentence
 
 
 def test_a_gpu_has_the_memory_and_the_speed_of_its_type() -> None:
@@ -220,7 +220,9 @@ def test_a_gpu_has_the_memory_and_the_speed_of_its_type() -> None:
 
 def test_what_does_not_fit_a_gpu_names_one_that_it_fits() -> None:
     tight = hardware.DeviceCluster.of_type(2, 1, device_types.DEVICE_TYPES["L4"], 10 * 2**20)
-    with pytest.raises(errors.BadConfigurationError, match=r"Give each device .* \(a T4 has it\),"):
+    with pytest.raises(
+        errors.BadConfigurationError, match=r"or on devices of .* \(a T4 has it\)\.$"
+    ):
         choose.plan_for(subject(planned_models.perceptron, tight), search_space.Constraints())
 
 

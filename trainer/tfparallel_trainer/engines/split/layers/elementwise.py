@@ -33,9 +33,9 @@ def check_optimizer(
     optimizer: Any, variables: Mapping[str, Any], shards: Mapping[str, registry.Shard]
 ) -> None:
     """Refuse (UserCodeError) an optimizer that cannot train parts, if a variable is cut."""
-    kind = type(getattr(optimizer, "inner_optimizer", optimizer))
-    if kind in ELEMENTWISE:
+    if is_elementwise(optimizer):
         return
+    kind = _kind(optimizer)
     for key, variable in variables.items():
         if variable.trainable and not shards[key].layout.is_whole:
             raise errors.UserCodeError(
@@ -48,14 +48,23 @@ def check_optimizer(
 
 def check_state_sharding(optimizer: Any) -> None:
     """Refuse (UserCodeError) an optimizer that cannot train slices of variables."""
-    kind = type(getattr(optimizer, "inner_optimizer", optimizer))
-    if kind not in ELEMENTWISE:
+    if not is_elementwise(optimizer):
+        kind = _kind(optimizer)
         raise errors.UserCodeError(
             f"The optimizer {kind.__name__} {_reason(kind)}, and with mesh.shardOptimizer each "
             "replica updates a slice of each variable only. Remove mesh.shardOptimizer, or compile "
             "the model with an optimizer such as AdamW.",
             function="compile_model",
         )
+
+
+def is_elementwise(optimizer: Any) -> bool:
+    """Whether an optimizer, with loss scaling or without, changes each element by itself."""
+    return _kind(optimizer) in ELEMENTWISE
+
+
+def _kind(optimizer: Any) -> type:
+    return type(getattr(optimizer, "inner_optimizer", optimizer))
 
 
 def _reason(kind: type) -> str:

@@ -1,7 +1,6 @@
 """Chooses mesh, microbatches and cuts: the step that takes least among those that fit. Pure."""
 
 import dataclasses
-import functools
 from collections.abc import Iterator, Sequence
 
 import numpy as np
@@ -10,17 +9,15 @@ from tfparallel_trainer import errors
 from tfparallel_trainer.comms import shape
 from tfparallel_trainer.contract import plan
 from tfparallel_trainer.engines.split.planning import (
-    blocks,
     cost_tables,
     costs,
     cuts,
     explain,
+    mesh_tables,
     predict,
+    remedies,
     search_space,
 )
-
-MOST_CUTS = 160
-"""Maximum number of downsets to search. A shorter chain is solved exactly."""
 
 NEARLY = 0.02
 """Prefer more even memory if the step is longer by at most this share. Estimates are no more
@@ -47,41 +44,53 @@ class _Cut:
 def plan_for(subject: costs.Subject, constraints: search_space.Constraints) -> plan.Plan:
     """Find the best plan, or raise a BadConfigurationError if none is possible or fits."""
     search = _Search(subject)
-    fits, misfits = search.best_cuts(search_space.every(constraints, subject.cluster.size))
+    fits, misfits = search.best_cuts(constraints)
     if not fits:
         roomiest = search.run(min(misfits, key=lambda cut: cut.value))
-        raise errors.BadConfigurationError(explain.excess(roomiest, len(misfits)))
+        changes = tuple(remedies.find(subject, constraints))
+        raise errors.BadConfigurationError(explain.excess(roomiest, len(misfits), changes))
     runs = [(candidate, search.run(candidate)) for candidate in search.candidates(fits)]
     runs.sort(key=lambda run: run[1].step_seconds)
     best, *rest = search.evened(runs)
     limit = subject.cluster.device.memory or 0
-    others = (*_others(best, rest), *_impossible(misfits, limit))
-    reasons = tuple(explain.reasons(best, others))
-    return best.model_copy(update={"reasons": reasons, "alternatives": others})
+    others = (*_others(best, rest), *_impossible(misfits, fits, limit))
+    reasons = [*explain.reasons(best, others)]
+    if best.shard_optimizer and constraints.shards_optimizer is None:
+        reasons.append(explain.sharing(_lacking(best, misfits)))
+    return best.model_copy(update={"reasons": tuple(reasons), "alternatives": others})
 
 
 class _Search:
     def __init__(self, subject: costs.Subject) -> None:
         self._subject = subject
-        self._tables: dict[tuple[int, int], cost_tables.Tables | errors.TrainerError] = {}
+        self._tables = mesh_tables.MeshTables(subject)
 
-    def best_cuts(self, every: Sequence[search_space.Setting]) -> tuple[list[_Cut], list[_Cut]]:
-        """The best cut of each setting, and for those that do not fit the one that lacks least."""
+    def best_cuts(self, constraints: search_space.Constraints) -> tuple[list[_Cut], list[_Cut]]:
+        """The best cut of each setting, and for those that do not fit the one that lacks least.
+
+        What holds less memory is looked at where nothing else fits, or where it is faster.
+        """
+        subject = self._subject
         fits: list[_Cut] = []
         misfits: list[_Cut] = []
         problem: errors.TrainerError | None = None
-        for setting in every:
+        for setting in search_space.every(constraints, subject.cluster.size):
             try:
-                tables = self._known(setting.mesh)
+                tables = self._tables.for_mesh(setting.mesh)
             except errors.TrainerError as error:
                 problem = error
                 continue
-            rows, loads = tables.matrices(setting)
-            path = cuts.best(rows, loads)
-            if path is None:
-                misfits.append(_roomiest(tables, setting))
-            else:
-                fits.append(_Cut(setting, path, cuts.step(path, rows, loads)))
+            fitting: _Cut | None = None
+            for variant in search_space.variants(setting, constraints, subject.shares_slots):
+                if fitting is not None and not _may_be_faster(tables, variant, fitting):
+                    continue
+                rows, loads = tables.matrices(variant)
+                path = cuts.best(rows, loads)
+                if path is None:
+                    misfits.append(_Cut(variant, *self._tables.roomiest(variant)))
+                else:
+                    fitting = _Cut(variant, path, cuts.step(path, rows, loads))
+                    fits.append(fitting)
         if problem is not None and not fits and not misfits:
             raise problem
         return fits, misfits
@@ -90,7 +99,7 @@ class _Search:
         """The best cut of each mesh and number of microbatches, and the best one's next best."""
         ranked = sorted(fits, key=lambda cut: cut.value)[:_COMPARED]
         best = ranked[0]
-        rows, loads = self._known(best.setting.mesh).matrices(best.setting)
+        rows, loads = self._tables.for_mesh(best.setting.mesh).matrices(best.setting)
         alternatives: list[_Cut] = []
         for stage, index in enumerate(best.path[1:-1]):
             other_rows, other_loads = rows[:], loads[:]
@@ -106,7 +115,7 @@ class _Search:
         """Put the cut first whose weights and state are even, if it is hardly slower."""
         cut, best = runs[0]
         plans = [candidate for _, candidate in runs]
-        setting, tables = cut.setting, self._known(cut.setting.mesh)
+        setting, tables = cut.setting, self._tables.for_mesh(cut.setting.mesh)
         state = tables.variables.state(setting.replicas_of_slots)
         unit = _GRAIN * float(state[0, -1]) / setting.mesh.stage
         if setting.mesh.stage == 1 or not unit:
@@ -123,66 +132,59 @@ class _Search:
 
     def run(self, cut: _Cut) -> plan.Plan:
         """What a step with a cut costs."""
-        return predict.predict(self._known(cut.setting.mesh), cut.path, cut.setting)
-
-    def _known(self, mesh: shape.MeshShape) -> cost_tables.Tables:
-        """The tables for a way of splitting layers, made once; or the TrainerError why not."""
-        subject, key = self._subject, (mesh.spatial, mesh.tensor)
-        if key not in self._tables:
-            try:
-                shardings = subject.shardings_of(mesh)
-                self._tables[key] = cost_tables.Tables(subject, *self._cuttable, shardings)
-            except errors.TrainerError as error:
-                self._tables[key] = error
-        result = self._tables[key]
-        if isinstance(result, errors.TrainerError):
-            raise result
-        if mesh.stage > result.most_stages:
-            why = blocks.why_not_more(subject.model, result.blocks, subject.costs.colocated)
-            raise errors.BadConfigurationError(
-                explain.too_many_stages(mesh.stage, result.most_stages, len(result.blocks), why)
-            )
-        return result
-
-    @functools.cached_property
-    def _cuttable(self) -> tuple[tuple[blocks.Block, ...], tuple[int, ...]]:
-        weights = [node_time.each for node_time in self._subject.times]
-        return blocks.cuttable(self._subject.model, weights, MOST_CUTS)
+        return predict.predict(self._tables.for_mesh(cut.setting.mesh), cut.path, cut.setting)
 
 
-def _roomiest(tables: cost_tables.Tables, setting: search_space.Setting) -> _Cut:
-    """The cut whose fullest device is emptiest."""
-    peaks = [tables.memory(setting, stage)["peak"] for stage in range(setting.mesh.stage)]
-    least = cuts.least(peaks, np.maximum)
-    if least is None:
-        raise AssertionError("there are enough blocks for the stages")
-    return _Cut(setting, *least)
+def _may_be_faster(
+    tables: cost_tables.Tables, variant: search_space.Setting, fitting: _Cut
+) -> bool:
+    """Whether a variant of a setting can save more than estimates are precise."""
+    saved = tables.applies(fitting.setting) - tables.applies(variant)
+    return float(saved[0, -1]) > NEARLY * fitting.value  # of the whole model: no stage saves more
 
 
 def _others(best: plan.Plan, others: Sequence[plan.Plan]) -> Iterator[plan.Alternative]:
     """The next best: another cut, other microbatches, and other meshes, each once."""
-    shown_plans: set[tuple[plan.Axes, int]] = set()
+    shown_plans: set[tuple[plan.Axes, int, bool]] = set()
     for other in others[:_SHOWN]:
-        if (other.mesh, other.microbatches) in shown_plans:
+        key = (other.mesh, other.microbatches, other.shard_optimizer)
+        if key in shown_plans:
             continue
-        shown_plans.add((other.mesh, other.microbatches))
-        what = "another mesh"
-        if other.mesh == best.mesh:
-            same = other.microbatches == best.microbatches
-            what = explain.difference(best, other) if same else "other microbatches"
+        shown_plans.add(key)
         peak = other.stages[explain.fullest(other)].holds.peak
-        yield _alternative(other.mesh, other.microbatches, what, peak, other.step_seconds)
+        yield _alternative(
+            other.mesh,
+            other.microbatches,
+            explain.difference(best, other),
+            peak,
+            other.step_seconds,
+        )
 
 
-def _impossible(misfits: Sequence[_Cut], limit: int) -> Iterator[plan.Alternative]:
+def _impossible(
+    misfits: Sequence[_Cut], fits: Sequence[_Cut], limit: int
+) -> Iterator[plan.Alternative]:
     """The meshes that do not fit, the nearest to it first."""
+    fitting = {(cut.setting.mesh, cut.setting.microbatches) for cut in fits}
     shown_meshes: set[shape.MeshShape] = set()
     for cut in sorted(misfits, key=lambda cut: cut.value):
         setting = cut.setting
+        if (setting.mesh, setting.microbatches) in fitting:
+            continue
         if setting.mesh not in shown_meshes and len(shown_meshes) < _SHOWN:
             shown_meshes.add(setting.mesh)
             what = f"does not fit: a device lacks {explain.size(cut.value - limit)}"
             yield _alternative(setting.axes, setting.microbatches, what, round(cut.value))
+
+
+def _lacking(best: plan.Plan, misfits: Sequence[_Cut]) -> float | None:
+    """Bytes that a device lacks if replicas do not share the optimizer's state; None: it fits."""
+    same = (best.mesh, best.microbatches, False)
+    for cut in misfits:
+        setting = cut.setting
+        if (setting.axes, setting.microbatches, setting.shards_optimizer) == same:
+            return cut.value - (best.memory or 0)
+    return None
 
 
 def _alternative(

@@ -21,6 +21,11 @@ from tfparallel_trainer.engines.split.planning.blocks import Block
 _ADDING = 3.0
 """Bytes read and written for each byte of a gradient that is added to another one."""
 
+_SHARING = 6.0
+"""Bytes read and written for each byte of a weight that ranks update in slices.
+
+Gradients are packed before they are sent, and received slices are joined to a weight."""
+
 _UPDATE_COPIES = 1.0
 """Of the largest gradient, while the optimizer applies it."""
 
@@ -104,8 +109,11 @@ class Tables:
     def applies(self, setting: search_space.Setting) -> cuts.Matrix:
         """Seconds of a stage's optimizer: it reads and writes weights and slots."""
         variables, update = self.variables, self._cluster.device.update
-        slots = variables.slots(setting.replicas_of_slots)
-        moved = 2 * variables.parameters + 2 * slots + variables.gradients
+        ranks = setting.replicas_of_slots
+        moved = (2 * variables.parameters + variables.gradients) / ranks
+        moved += 2 * variables.slots(ranks)
+        if ranks > 1:
+            moved += _SHARING * variables.gradients
         return variables.trained * update.weight_seconds + moved / update.bandwidth
 
     def memory(self, setting: search_space.Setting, stage: int) -> dict[str, cuts.Matrix]:

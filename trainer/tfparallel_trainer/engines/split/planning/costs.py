@@ -144,3 +144,5 @@ class Subject:
     shardings_of: ShardingsOf
     measured: bool = False
     """Whether times come from a measurement on this machine."""
+    shares_slots: bool = False
+    """Whether ranks along the data axis can share the optimizer's slots, and it has any."""

@@ -5,6 +5,7 @@ from collections.abc import Iterator, Sequence
 from tfparallel_trainer.contract import plan, progress
 from tfparallel_trainer.contract.device_types import DEVICE_TYPES
 from tfparallel_trainer.engines.split.pipeline import schedule
+from tfparallel_trainer.engines.split.planning.search_space import describe
 
 size = progress.format_bytes
 time = progress.format_seconds
@@ -43,13 +44,31 @@ def reasons(best: plan.Plan, others: Sequence[plan.Alternative]) -> Iterator[str
             return
 
 
+def sharing(lacking: float | None) -> str:
+    """Why replicas share the optimizer's state: a device lacks bytes without that, or it is faster.
+
+    Args:
+        lacking: the bytes.
+    """
+    why = "because a step is shorter then"
+    if lacking is not None:
+        why = f"because a device lacks {size(lacking)} without that"
+    return f"The replicas share the optimizer's state (shardOptimizer), {why}."
+
+
 def fullest(best: plan.Plan) -> int:
     """The stage whose devices hold most."""
     return max(range(len(best.stages)), key=lambda stage_index: best.stages[stage_index].holds.peak)
 
 
 def difference(best: plan.Plan, other: plan.Plan) -> str:
-    """How another cut of the same mesh differs: the first node that changes its stage."""
+    """How another plan differs; of another cut, the first node that changes its stage."""
+    if other.mesh != best.mesh:
+        return "another mesh"
+    if other.microbatches != best.microbatches:
+        return "other microbatches"
+    if other.shard_optimizer != best.shard_optimizer:
+        return f"with{'' if other.shard_optimizer else 'out'} shardOptimizer"
     places = {name: index for index, stage in enumerate(other.stages) for name in stage.nodes}
     for index, stage in enumerate(best.stages):
         for name in stage.nodes:
@@ -66,24 +85,31 @@ def too_many_stages(asked: int, most: int, count: int, why: str) -> str:
     return f"mesh.stage is {asked}, but {reason}: give at most {most}."
 
 
-def excess(roomiest: plan.Plan, tried: int) -> str:
-    """Why not even the cut that fits least badly does, and by how many bytes of a device."""
+def excess(roomiest: plan.Plan, tried: int, changes: Sequence[str]) -> str:
+    """Why not even the cut that fits least badly does, and what would make the model fit.
+
+    Args:
+        tried: the number of plans, of which none fits.
+        changes: as `remedies.find` gives them.
+    """
     index, limit, count = fullest(roomiest), roomiest.memory or 0, len(roomiest.ranks)
     stage = roomiest.stages[index]
     holds = stage.holds
     last = "" if len(stage.nodes) == 1 else f" … {stage.nodes[-1]}"
     if holds.update:
-        others, remedies = f"the optimizer's update {size(holds.update)}", "or more devices"
+        others = f"the optimizer's update {size(holds.update)}"
     else:
         others = f"activations {size(holds.activations)}, the widest layer {size(holds.working)}"
-        remedies = "more devices, a smaller batch or more microbatches"
+    named = describe(roomiest.mesh, roomiest.microbatches, roomiest.shard_optimizer)
+    enough = f"on devices of {size(holds.peak)}{_larger(roomiest)}"
+    remedies = ", ".join([*changes, f"or {enough}"] if changes else [enough])
     return (
         f"The model does not fit {count} device{'' if count == 1 else 's'} of {size(limit)}"
-        f"{f' in any of {tried} ways' if tried > 1 else ''}. At best ({roomiest.mesh}, "
-        f"microbatches {roomiest.microbatches}) a device of stage {index} ({stage.nodes[0]}{last}) "
-        f"needs {size(holds.peak)}, {size(holds.peak - limit)} too much: parameters "
+        f"{f' in any of {tried} ways' if tried > 1 else ''}. At best ({named}) a device of "
+        f"stage {index} ({stage.nodes[0]}{last}) needs {size(holds.peak)}, "
+        f"{size(holds.peak - limit)} too much: parameters "
         f"{size(holds.parameters)}, gradients {size(holds.gradients)}, slots {size(holds.slots)}, "
-        f"{others}. Give each device {size(holds.peak)}{_larger(roomiest)}, {remedies}."
+        f"{others}. It fits {remedies}."
     )
 
 

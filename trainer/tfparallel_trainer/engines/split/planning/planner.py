@@ -111,6 +111,7 @@ def subject(
         cluster=cluster,
         shardings_of=shardings_of(model, optimizer),
         measured=measured is not None,
+        shares_slots=any(state_bytes.values()) and elementwise.is_elementwise(optimizer),
     )
 
 

@@ -48,6 +48,7 @@ def predict(
         mesh=setting.axes,
         microbatches=setting.microbatches,
         schedule=setting.order,
+        shard_optimizer=setting.shards_optimizer,
         batch=setting.batch,
         memory=cluster.device.memory,
         measured=tables.subject.measured,

@@ -34,6 +34,9 @@ class Setting:
         """Among how many ranks the slots of a weight are divided."""
         return self.mesh.data if self.shards_optimizer else 1
 
+    def __str__(self) -> str:
+        return describe(self.axes, self.microbatches, self.shards_optimizer)
+
     @property
     def axes(self) -> plan.Axes:
         """The mesh as a plan tells it."""
@@ -61,12 +64,15 @@ class Constraints:
     order: job_file.PipelineSchedule = job_file.PipelineSchedule.ONE_FORWARD_ONE_BACKWARD
     batch: int = 32
     """Examples of a step over all replicas."""
-    shards_optimizer: bool = False
-    """Whether ranks along the data axis share the optimizer's slots."""
+    shards_optimizer: bool | None = False
+    """Whether ranks along the data axis share the optimizer's slots; None: chosen."""
 
 
 def every(constraints: Constraints, ranks: int) -> list[Setting]:
-    """All settings that a number of ranks allows; none at all is a BadConfigurationError."""
+    """All settings that a number of ranks allows; none at all is a BadConfigurationError.
+
+    If sharing the optimizer's slots is to be chosen, they are those without it.
+    """
     fixed = None if constraints.mesh is None else _mesh(constraints.mesh, ranks)
     matching = [
         Setting(
@@ -74,7 +80,7 @@ def every(constraints: Constraints, ranks: int) -> list[Setting]:
             microbatches=count,
             order=constraints.order,
             batch=constraints.batch,
-            shards_optimizer=constraints.shards_optimizer,
+            shards_optimizer=bool(constraints.shards_optimizer) and mesh.data > 1,
         )
         for mesh in (_meshes(ranks) if fixed is None else (fixed,))
         for count in _microbatches(mesh, constraints)
@@ -87,6 +93,23 @@ def every(constraints: Constraints, ranks: int) -> list[Setting]:
         f"The batch of {constraints.batch} examples is not divisible by mesh.data {parts} x "
         f"mesh.microbatches {constraints.microbatches or 1}: give a multiple of {counts}."
     )
+
+
+def variants(setting: Setting, constraints: Constraints, shares_slots: bool) -> tuple[Setting, ...]:
+    """A setting with what it may do to hold less, the cheapest first: nothing.
+
+    Args:
+        shares_slots: whether ranks along the data axis can share the optimizer's slots.
+    """
+    if constraints.shards_optimizer is None and shares_slots and setting.mesh.data > 1:
+        return setting, dataclasses.replace(setting, shards_optimizer=True)
+    return (setting,)
+
+
+def describe(axes: plan.Axes, microbatches: int, shards_optimizer: bool) -> str:
+    """Name a setting by its axes and what else a job would say of it."""
+    shared = ", shardOptimizer" if shards_optimizer else ""
+    return f"{axes}, microbatches {microbatches}{shared}"
 
 
 def _mesh(degrees: Mapping[str, int], ranks: int) -> shape.MeshShape:

@@ -1,0 +1,63 @@
+"""What would make a model fit that does not: changes of a job, the smallest first. Pure."""
+
+import dataclasses
+from collections.abc import Iterator
+
+from tfparallel_trainer import errors
+from tfparallel_trainer.engines.split.planning import costs, mesh_tables, search_space
+
+_MORE_DEVICES = (2, 4, 8)
+"""How many times the devices are tried."""
+
+
+def find(subject: costs.Subject, constraints: search_space.Constraints) -> Iterator[str]:
+    """Yield the changes with which a plan fits, as phrases that follow "it fits"."""
+    asked = constraints
+    free = dataclasses.replace(asked, mesh=None, microbatches=None, shards_optimizer=None)
+    tables = mesh_tables.MeshTables(subject)
+    shared = dataclasses.replace(asked, shards_optimizer=True)
+    if asked != shared and subject.shares_slots and _smallest(tables, shared):
+        yield "with mesh.shardOptimizer"
+    if asked.microbatches is not None:
+        setting = _smallest(tables, dataclasses.replace(asked, microbatches=None))
+        if setting is not None:
+            yield f"with mesh.microbatches {setting.microbatches}"
+    if asked.mesh is not None:
+        setting = _smallest(tables, free)
+        if setting is not None:
+            yield f"on another mesh ({setting})"
+    halves = (asked.batch >> power for power in range(1, asked.batch.bit_length()))
+    for batch in halves:
+        if _smallest(tables, dataclasses.replace(asked, batch=batch)):
+            yield f"with a batch of {batch}"
+            break
+    for times in _MORE_DEVICES:
+        processes = times * subject.cluster.processes
+        cluster = dataclasses.replace(subject.cluster, processes=processes)
+        larger = dataclasses.replace(subject, cluster=cluster)
+        setting = _smallest(mesh_tables.MeshTables(larger), free)
+        if setting is not None:
+            yield f"on {cluster.size} devices ({setting})"
+            break
+
+
+def _smallest(
+    tables: mesh_tables.MeshTables, constraints: search_space.Constraints
+) -> search_space.Setting | None:
+    """The setting that fits with the least to change, and of these the one with most room."""
+    subject = tables.subject
+    limit = subject.cluster.device.memory or 0
+    try:
+        settings = search_space.every(constraints, subject.cluster.size)
+    except errors.BadConfigurationError:  # the batch is not divisible
+        return None
+    fitting: list[tuple[bool, int, float, search_space.Setting]] = []
+    for setting in settings:
+        for variant in search_space.variants(setting, constraints, subject.shares_slots):
+            try:
+                _, peak = tables.roomiest(variant)
+            except errors.TrainerError:  # the model cannot be divided so
+                continue
+            if peak <= limit:
+                fitting.append((variant.shards_optimizer, variant.microbatches, peak, variant))
+    return min(fitting, key=lambda row: row[:3])[3] if fitting else None
