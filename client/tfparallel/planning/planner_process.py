@@ -22,6 +22,10 @@ _NOISE = re.compile(r"WARNING: All log messages|[IW]\d{4} ")
 """Start of the lines that TensorFlow logs at its start."""
 
 
+class ImpossiblePlanError(load.SpecError):
+    """The devices, the mesh or the memory do not allow a plan; the message says what would."""
+
+
 def ask(question: plan.Question, files: Mapping[str, str | bytes]) -> plan.Plan:
     """Start the trainer and wait for its answer; it ends when this process is interrupted.
 
@@ -32,7 +36,8 @@ def ask(question: plan.Question, files: Mapping[str, str | bytes]) -> plan.Plan:
         files: the module's files; empty: they are in the question's folder.
 
     Raises:
-        SpecError: the trainer refuses the question.
+        SpecError: the user's module raises an error.
+        ImpossiblePlanError: the trainer refuses the question.
         Failure: it failed.
     """
     with tempfile.TemporaryDirectory(prefix="tfparallel-plan-") as folder:
@@ -57,7 +62,8 @@ def ask(question: plan.Question, files: Mapping[str, str | bytes]) -> plan.Plan:
         if sentence and done.returncode in (exits.Exit.USER_ERROR, exits.Exit.BAD_CONFIGURATION):
             shown = (line for line in lines if sentence not in line and not _NOISE.match(line))
             sys.stderr.writelines(f"{line}\n" for line in shown)
-            raise load.SpecError(sentence)
+            is_impossible = done.returncode == exits.Exit.BAD_CONFIGURATION
+            raise (ImpossiblePlanError if is_impossible else load.SpecError)(sentence)
         last = "\n".join(lines[-_SHOWN:])
         raise errors.Failure(
             f"the planner ended with {done.returncode} ({exits.describe(done.returncode)})\n{last}"

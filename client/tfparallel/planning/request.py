@@ -59,6 +59,21 @@ def read(file: pathlib.Path, options: PlanOptions) -> Subject:
         return _of_job(sources.read(file, overrides), options)
 
 
+def read_for_gpus(file: pathlib.Path, overrides: Sequence[str]) -> Subject | None:
+    """Return the question for a job that divides its model over GPUs; None for any other.
+
+    Labels in its templates have to name GPUs that the planner knows.
+
+    Raises:
+        SpecError: the job is wrong, or its code is not here.
+    """
+    source = sources.read(file, (*overrides, *_AS_IF_RUN))
+    if source.job.spec.mesh is None:
+        return None
+    subject = _of_job(source, PlanOptions())
+    return None if subject.question.device_type is None else subject
+
+
 def _of_job(source: sources.JobSource, options: PlanOptions) -> Subject:
     spec = source.job.spec
     trainer, mesh = spec.trainer, spec.mesh or job_file.Mesh(auto=True)
