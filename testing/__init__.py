@@ -1,4 +1,4 @@
-"""What tests stand on and what is no test itself.
+"""Code that tests share.
 
 `cluster` starts Kubernetes, `images` builds the images, `trainer` starts and compares trainings,
 `operator` runs the operator and its parts, `e2e` talks to a cluster that runs pods.

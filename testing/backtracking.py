@@ -1,4 +1,4 @@
-"""How long a regular expression can take: an automaton of it, and two tests of its ambiguity.
+"""Finds regular expressions that can take long, by an automaton and two tests of its ambiguity.
 
 The automaton has a state for each character of the pattern. Two tests (A. Weber and H. Seidl, "On
 the degree of ambiguity of finite automata", Theoretical Computer Science 88, 1991) bound the ways
@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterator, Mapping, Set
 from typing import Any
 
 WHOLE, START, ANYWHERE = "fullmatch", "match", "search"
-"""Where in a text a pattern is looked for."""
+"""Where in a text a pattern may match."""
 
 LONGEST_BOUND = 1000
 """A repeat up to this number takes a bounded time; one beyond it counts as endless."""
@@ -38,12 +38,12 @@ _CHARACTERS = (codes.LITERAL, codes.NOT_LITERAL, codes.ANY, codes.IN)
 _REPEATS = (codes.MAX_REPEAT, codes.MIN_REPEAT)
 
 Ways = collections.Counter[int]
-"""In how many ways each state is reached; two stand for more."""
+"""The number of ways to reach each state; two means two or more."""
 Graph = Mapping[int, Mapping[int, int]]
 
 
 class Unknown(Exception):  # noqa: N818 (an answer)
-    """A pattern has a part that is not understood here."""
+    """A pattern has a part that this module does not understand."""
 
 
 def judge(pattern: str, flags: int = 0, use: str = ANYWHERE) -> str:
@@ -52,7 +52,7 @@ def judge(pattern: str, flags: int = 0, use: str = ANYWHERE) -> str:
     Args:
         pattern: as `re` takes it.
         flags: of `re`.
-        use: where it is looked for. A pattern that may stand anywhere is tried at each place.
+        use: where it may match. A pattern that may match anywhere is tried at each position.
     """
     try:
         automaton = _Automaton(pattern, flags, use)
@@ -84,13 +84,13 @@ class _Automaton:
         self._next: dict[int, Ways] = collections.defaultdict(Ways)
         """The states after each state, with the ways to get there."""
         self._endless: dict[int, Ways] = collections.defaultdict(Ways)
-        """The same without the repeats that have a bound."""
+        """The same, without bounded repeats."""
         self._groups: dict[int, Any] = {}
         self._in_repeats = 0
         tree = parser.parse(pattern, flags)
         self._flags, items = tree.state.flags, list(tree)
         self._may_fail = use == WHOLE
-        """Whether a text may fail that has led to the last state."""
+        """Whether a text that has reached the last state may still fail."""
         before, self._is_anchored = _Part(), use != ANYWHERE or self._has_anchor(items)
         if not self._is_anchored:
             before, items = self._before(items)
@@ -144,7 +144,7 @@ class _Automaton:
         return bool(items) and items[0][0] is codes.AT and items[0][1] in starts
 
     def _before(self, items: list[Any]) -> tuple[_Part, list[Any]]:
-        """Return the text before a pattern, and the pattern without what it says of that."""
+        """Return the text before a pattern, and the pattern without its look-behind."""
         text = self._repeat(lambda: self._state(_EXAMPLES, "the text before"), 0, codes.MAXREPEAT)
         end, items = None, [*items]
         match items:

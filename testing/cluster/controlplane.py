@@ -89,7 +89,7 @@ def start(
 def start_controllers(
     ledger: state.Ledger, authority: pki.Authority, plan: Plan, cluster: handle.Cluster
 ) -> None:
-    """Start the controller manager and the scheduler, and wait for their first deeds."""
+    """Start the controller manager and the scheduler, and wait until both have acted once."""
     keys = ledger.directory / "keys"
     common = ["--leader-elect=false", "--secure-port=0", *plan.features()]
     for name in ("kube-controller-manager", "kube-scheduler"):

@@ -1,4 +1,4 @@
-"""A second scheduler, which has the plugin Coscheduling, beside that of Kubernetes."""
+"""A second scheduler, with the plugin Coscheduling, next to that of Kubernetes."""
 
 import json
 
@@ -14,7 +14,7 @@ CRD = "podgroups.scheduling.x-k8s.io"
 def start(
     ledger: state.Ledger, authority: pki.Authority, plan: controlplane.Plan, cluster: handle.Cluster
 ) -> None:
-    """Install its PodGroups and start it; pods that name it are its own."""
+    """Install its PodGroups and start it; it schedules the pods that name it."""
     binaries.ensure([MODULE])
     cluster.run_kubectl("apply", "-f", "-", input=pod_groups())
     cluster.wait_established(CRD)

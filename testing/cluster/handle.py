@@ -1,4 +1,4 @@
-"""What a test holds of a running cluster."""
+"""The handle by which a test uses a running cluster."""
 
 import json
 import subprocess
@@ -28,7 +28,7 @@ class Cluster:
         input: str | None = None,  # noqa: A002
         limit: float = TIMEOUT_SECONDS,
     ) -> str:
-        """What kubectl prints; when it fails, what it complains about is raised."""
+        """Run kubectl; return its output, or raise its error."""
         configuration = (
             f"--kubeconfig={self.kubeconfig}",
             f"--cache-dir={self.directory / 'kubectl-cache'}",
@@ -64,12 +64,12 @@ class Cluster:
         input: str | None = None,  # noqa: A002
         limit: float = TIMEOUT_SECONDS,
     ) -> str:
-        """What helm prints; what it remembers stays in the cluster's folder."""
+        """Run helm; return its output. Its cache is in the cluster's folder."""
         command = [str(self.helm), f"--kubeconfig={self.kubeconfig}", *arguments]
         return _run(command, input, limit, HOME=str(self.directory / "helm"))
 
     def load_image(self, archive: Path) -> None:
-        """Bring a docker-archive to the node, so that pods find its image without a pull."""
+        """Load a docker-archive into the node, so that pods find its image without a pull."""
         if self.mode == settings.Kind.mode:
             kind.load_image(self.name, archive)
         else:
@@ -103,7 +103,7 @@ def at(name: str, mode: str, directory: Path) -> Cluster:
 
 
 def kubeconfig(directory: Path) -> Path:
-    """Where a cluster's administrator finds the way in."""
+    """The path of the administrator's kubeconfig."""
     return directory / "kubeconfig"
 
 

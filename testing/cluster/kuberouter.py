@@ -7,10 +7,10 @@ from testing.cluster import binaries, controlplane, handle, netns, node, pki, pr
 MODULE = "kuberouter"
 COMMANDS = ("ipset",)
 ROLES = ("view", "system:node-proxier")
-"""What it reads: pods, namespaces and policies, and its node."""
+"""Roles to read pods, namespaces, policies and nodes."""
 
 ACCEPTED = "0x20000/0x20000"
-"""The mark of what no policy forbids: the chain has it once all rules have been set."""
+"""The mark of allowed packets: the chain sets it once all rules exist."""
 
 START_LIMIT_SECONDS = 60.0
 

@@ -1,4 +1,4 @@
-"""Nodes that do not exist: KWOK keeps them ready and moves the pods on them to Running."""
+"""Simulated nodes: KWOK keeps them ready and moves the pods on them to Running."""
 
 import json
 from typing import Any
@@ -33,7 +33,7 @@ def add_nodes(ledger: state.Ledger, cluster: handle.Cluster, count: int, gpus: i
 
 
 def ready_nodes(cluster: handle.Cluster) -> int:
-    """How many nodes take pods at this moment."""
+    """Number of nodes that are ready for pods."""
     nodes = json.loads(cluster.run_kubectl("get", "nodes", "-ojson"))["items"]
     return sum(_takes_pods(node) for node in nodes)
 

@@ -16,7 +16,7 @@ from testing.cluster import console, folders, full, handle, kind, light, node, s
 
 NAME_PATTERN = re.compile(r"[a-z0-9]([a-z0-9-]{0,38}[a-z0-9])?")
 SESSION_NAME = re.compile(r"pytest-[a-z]+-(\d+)")
-"""Of a cluster that a session of tests starts for itself, with the id of its process."""
+"""Name of a cluster that a session of tests starts for itself, with the id of its process."""
 
 
 def up(
@@ -80,7 +80,7 @@ def names() -> list[str]:
 
 
 def outlives_session(cluster: handle.Cluster) -> bool:
-    """Whether somebody else ends the cluster, so that what tests leave in it has to go."""
+    """Whether the cluster outlives this session, so that tests have to remove what they create."""
     return SESSION_NAME.fullmatch(cluster.name) is None
 
 
@@ -126,7 +126,7 @@ def _folder(name: str, directory: Path | None) -> Path:
 
 @contextlib.contextmanager
 def _uninterrupted() -> Iterator[None]:
-    """A second Ctrl-C must not stop the cleaning up after the first."""
+    """Ignore a second Ctrl-C during the clean-up after the first."""
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT, signal.SIGTERM})
     try:
         yield

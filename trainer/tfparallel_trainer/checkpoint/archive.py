@@ -1,8 +1,7 @@
-"""How Keras lays out a model in a .keras or .weights.h5 file, found without the model's values.
+"""Finds the layout of a .keras or .weights.h5 file without the model's values.
 
-Keras is let to write the file itself, but with a small number in place of each variable. So which
-dataset belongs to which variable is never guessed, and values can be put in their places, or taken
-from them, one slice after the other.
+Keras writes the file itself, with a small number in place of each variable. So the dataset of each
+variable is known, not guessed, and values can be written or read slice by slice.
 """
 
 import contextlib
@@ -28,9 +27,9 @@ OPTIMIZER = "optimizer"
 """Where a file of weights holds the state of the optimizer."""
 
 _FIRST_TOKEN = 0x5A17 << 33
-"""Numbers from this one on, which float64 holds exactly, stand for variables."""
+"""The first number that represents a variable; float64 holds all of them exactly."""
 _LORA = "lora"
-"""In the paths of weights that Keras adds to others before it writes them."""
+"""Part of the path of weights that Keras adds to others before it writes them."""
 _DTYPE = "dtype"
 """The attribute by which Keras marks datasets of a type that HDF5 does not have."""
 
@@ -48,10 +47,10 @@ class _Tokens(keras.StatelessScope):  # type: ignore[misc]  # Keras has no types
 
 
 def save(model: Any, path: pathlib.Path, weights: Mapping[str, Any]) -> None:
-    """Let Keras write a model or, by the path, its weights: these by key, and without values.
+    """Let Keras write a model, or by the path its weights, with a number for each variable.
 
-    Keras makes an optimizer of its own when it writes one, which it cannot among tokens. Where it
-    computes with the weights, as LoRA does, it is a UserCodeError.
+    The model is written without its optimizer, because Keras could not build another one among such
+    numbers. If Keras computes with the weights, as for LoRA, it is a UserCodeError.
     """
     write = model.save if path.name.endswith(MODEL) else model.save_weights
     optimizer = model.optimizer
@@ -81,7 +80,7 @@ def save_optimizer(optimizer: Any, path: pathlib.Path, slots: Mapping[str, Any])
 
 
 def places(file: h5py.Group, variables: Mapping[str, Any]) -> dict[str, str]:
-    """The keys of variables by their datasets, all of which the file must hold (UserCodeError)."""
+    """Map datasets to the keys of variables. A missing variable is a UserCodeError."""
     names = list(variables)
     keys: dict[str, str] = {}
 
@@ -142,7 +141,7 @@ def put_together(empty: pathlib.Path, weights: pathlib.Path, target: pathlib.Pat
 
 @contextlib.contextmanager
 def opened(path: pathlib.Path) -> Iterator[h5py.File]:
-    """Open the weights in a .keras or .weights.h5 file, where they lie.
+    """Open the weights in a .keras or .weights.h5 file, without a copy.
 
     Raises:
         OSError: the file cannot be read.
@@ -177,7 +176,7 @@ def _member(archive: zipfile.ZipFile, path: pathlib.Path) -> IO[bytes]:
 
 
 class _Window(io.FileIO):
-    """A part of a file as a file; zipfile would read all that lies before a place to get there."""
+    """A part of a file as a file. To seek, zipfile would read everything before the position."""
 
     def __init__(self, path: pathlib.Path, start: int, size: int) -> None:
         super().__init__(path)
@@ -215,7 +214,7 @@ def _left_out(path: str) -> errors.UserCodeError:
 
 
 def _token(item: Any) -> int | None:
-    """Which variable a dataset stands for."""
+    """Return the number of the variable that a dataset represents."""
     if not isinstance(item, h5py.Dataset) or item.size == 0:
         return None
     if item.dtype == np.float64 or (item.dtype == np.int64 and item.shape == ()):

@@ -1,6 +1,6 @@
 """The names of checkpoints: which entries of a directory are checkpoints, and of which step.
 
-What a person keeps in the same directory has other names, and nothing here touches it.
+Other files in the directory have other names, and nothing here touches them.
 """
 
 import re
@@ -18,12 +18,12 @@ def checkpoints(folder: directory.Directory) -> list[directory.Directory]:
 
 
 def drafts(folder: directory.Directory) -> list[directory.Directory]:
-    """Return what writers of checkpoints have begun, and removals left."""
+    """Return unfinished checkpoints, and what interrupted removals left."""
     return [draft for draft in folder.drafts() if _DRAFT.fullmatch(draft.name)]
 
 
 def of_step(folder: directory.Directory, step: int) -> list[directory.Directory]:
-    """Return the checkpoints of a step; in a bucket, each writer's is one of its own."""
+    """Return the checkpoints of a step; in a bucket, each writer has its own."""
     return [entry for entry in checkpoints(folder) if step_of(entry) == step]
 
 

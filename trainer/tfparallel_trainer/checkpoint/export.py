@@ -21,7 +21,7 @@ def check(model: Any, module: pathlib.Path) -> None:
     """Refuse (UserCodeError) before training a model that Keras cannot describe in a file."""
     try:
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # saving says them again
+            warnings.simplefilter("ignore")  # saving repeats these warnings
             json.dumps(keras.saving.serialize_keras_object(model))
     except Exception as error:
         part = _unwritten(error) or type(model).__name__
@@ -50,8 +50,8 @@ def _unwritten(error: Exception) -> str | None:
 def save(model: Any, path: pathlib.Path, module: pathlib.Path) -> None:
     """Write `model.keras`, so that readers see all of it or what was there before.
 
-    With an optimizer that keeps averages of the weights (use_ema), those are what is written, and
-    what the model has from now on. Raises as `storing` does.
+    If the optimizer keeps averages of the weights (use_ema), these are written, and stay in the
+    model. Raises as `storing` does.
     """
     evaluate.adopt_averages(model)
     draft = durable.draft(path)
@@ -65,7 +65,7 @@ def save(model: Any, path: pathlib.Path, module: pathlib.Path) -> None:
 
 
 def check_for_serving(model: Any, folder: pathlib.Path, module: pathlib.Path) -> None:
-    """See before training that `save_for_serving` works, and that the disk has room for it."""
+    """Check before training that `save_for_serving` works, and that the disk has room for it."""
     with _exported(model, folder, module):
         pass
 
@@ -78,7 +78,7 @@ def save_for_serving(model: Any, folder: pathlib.Path, module: pathlib.Path) -> 
 
 @contextlib.contextmanager
 def _exported(model: Any, folder: pathlib.Path, module: pathlib.Path) -> Iterator[pathlib.Path]:
-    """Write a SavedModel next to a folder, and give its path to the body."""
+    """Write a SavedModel next to a folder, and yield its path."""
     draft = durable.draft(folder)
     with storing(folder, module):
         durable.remove_drafts(folder)

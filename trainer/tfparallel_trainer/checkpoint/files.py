@@ -4,8 +4,8 @@
 `part-00000.json` says where each lies in its variable, and has the CRC-32 of each block of its
 rows. A part's index is written when all of its data is stored and has been read back. When all
 parts together hold every element of every variable once, `directory.publish` writes `index.json`,
-whose last line is the CRC-32 of its others, and makes the directory an entry: whole, unless the
-storage damages it, which the sums show.
+whose last line is the CRC-32 of its others, and makes the directory an entry. It is complete, and
+if the storage damages it, the sums show it.
 """
 
 import errno
@@ -24,17 +24,17 @@ from tfparallel_trainer.checkpoint import entries, shard
 from tfparallel_trainer.storage import directory
 
 FORMAT = 3
-"""Versions that know no sum would take an index with one for damage, and begin from step 0."""
+"""Older versions without sums would take an index with a sum for damage, and start from step 0."""
 
 _UNSUMMED = 2
-"""The format before: its index has a sum or none, and is otherwise the same."""
+"""The previous format: its index may lack a sum, and is otherwise the same."""
 
 _OLDER = (1,)
 """Formats that are not read."""
 
 _SUMMED = re.compile(rb'(?s)(?P<content>\{.+),\n "crc32": (?P<sum>\d{1,10})\n\}')
 _MISSING = (errno.ENOENT, errno.ENOTDIR, errno.EISDIR)
-"""What the storage says of a file that is not there; any other error may pass."""
+"""Errors of a missing file; any other error may be temporary."""
 _OTHER_FORMAT = (
     "{} has format {}, and this version of the trainer reads formats {} and {}. Train on with the "
     "image that wrote it, or give trainer.checkpoint another claim or uri to begin from step 0."
@@ -42,22 +42,22 @@ _OTHER_FORMAT = (
 
 
 class Piece(pydantic.BaseModel, frozen=True):
-    """A part of a variable that lies in one file without gaps, row after row."""
+    """A part of a variable, stored in one file without gaps, row by row."""
 
     start: tuple[int, ...]
     shape: tuple[int, ...]
     offset: int
-    """Where it begins in the file, in bytes."""
+    """Offset in the file, in bytes."""
     rows: int
     """Rows in a block; the last one may have fewer."""
     crc32s: tuple[int, ...]
-    """Of each block."""
+    """CRC-32 of each block."""
     part: int = 0
     """Number of the file."""
 
     @property
     def box(self) -> shard.Box:
-        """Where it lies in the variable."""
+        """Its position in the variable."""
         return shard.Box(self.start, self.shape)
 
 
@@ -65,7 +65,7 @@ class Entry(pydantic.BaseModel, frozen=True):
     """A variable of which a checkpoint, or a part of one, has pieces."""
 
     shape: tuple[int, ...]
-    """Of the whole variable."""
+    """Shape of the whole variable."""
     dtype: str
     label: str
     """The variable's path, for people."""
@@ -80,13 +80,13 @@ class Position(pydantic.BaseModel, frozen=True, extra="forbid"):
     epoch: int
     """Epochs completed."""
     example: int
-    """Examples used of the epoch after those, in its order."""
+    """Examples used in the next epoch, in its order."""
     observer: str = ""
-    """What the chief's observer remembers (see `observer.Observer.memory`)."""
+    """The state of the chief's observer (see `observer.Observer.memory`)."""
 
 
 class Index(pydantic.BaseModel, frozen=True, extra="forbid"):
-    """What a checkpoint holds: the content of `index.json` and that of all parts."""
+    """The content of a checkpoint: `index.json` and the indexes of all parts."""
 
     format: int = FORMAT
     attempt: int
@@ -107,11 +107,11 @@ class DamagedError(Exception):
 
 
 class UnreadableError(DamagedError):
-    """The storage does not give a file of a checkpoint, which may pass."""
+    """The storage fails to return a file of a checkpoint, perhaps temporarily."""
 
 
 def write_part(folder: directory.Directory, number: int, state: shard.State) -> int:
-    """Write what a process's ranks write, or raise OSError; read it back, or raise DamagedError.
+    """Write the part of a process, or raise OSError; read it back, or raise DamagedError.
 
     Returns the sum of its index.
     """
@@ -146,7 +146,7 @@ def complete(
 ) -> bytes:
     """The content of `index.json` for a checkpoint of these variables whose parts are written.
 
-    It is a DamagedError if a part is missing, or if an element is in none or in two of them.
+    A missing part, or an element in no part or in two, is a DamagedError.
     """
     sums = tuple(zlib.crc32(_content(folder, number, parts)) for number in range(parts))
     index = Index(attempt=attempt, position=at, parts=sums)
@@ -172,7 +172,7 @@ def read_index(folder: directory.Directory) -> Index:
 
     Raises:
         DamagedError: there is no index that can be read, or a part is missing.
-        BadConfigurationError: another version of the trainer wrote it, in a format of its own.
+        BadConfigurationError: another version of the trainer wrote it, in another format.
     """
     path = f"{folder}/{directory.INDEX}"
     try:
@@ -196,7 +196,7 @@ def verify(folder: directory.Directory, arrays: Mapping[str, Entry], part: int) 
 
 
 def read(folder: directory.Directory, index: Index) -> Iterator[tuple[str, Any]]:
-    """Give each key and its array, one at a time, checked as `blocks` are."""
+    """Yield each key and its array, one at a time, checked as `blocks` are."""
     for key, entry in index.arrays.items():
         array = np.empty(entry.shape, tf.as_dtype(entry.dtype).as_numpy_dtype)
         for box, block in blocks(folder, index, key, shard.box((), entry.shape)):
@@ -207,10 +207,10 @@ def read(folder: directory.Directory, index: Index) -> Iterator[tuple[str, Any]]
 def blocks(
     folder: directory.Directory, index: Index, key: str, box: shard.Box
 ) -> Iterator[tuple[shard.Box, Any]]:
-    """Give a part of a variable, in blocks, each checked and with the place that it has.
+    """Yield a part of a variable in checked blocks, each with its position.
 
-    Only the rows that are wanted are read; a block is valid until the next one. A DamagedError says
-    that the part is missing or differs from its sums.
+    Only the requested rows are read; a block is valid until the next one. If the part is missing,
+    or differs from its sums, it is a DamagedError.
     """
     entry = index.arrays[key]
     left = box.size
@@ -227,7 +227,7 @@ def blocks(
 def _write(
     data: directory.Writer, weight_shard: shard.VariableShard, part: int, offset: int
 ) -> tuple[Piece, int]:
-    """Append a shard to a file at an offset; gives where the file ends then, too."""
+    """Append a shard to a file at an offset; returns its entry and the new end of the file."""
     sums, box, end = [], weight_shard.box, offset
     for block in shard.blocks(weight_shard.variable):
         content = block.tobytes()
@@ -259,12 +259,12 @@ def _blocks(
             if len(content) != size or zlib.crc32(content) != checksum:
                 raise DamagedError(f"{path} is damaged at {key} ({entry.label})")
             array: Any = np.frombuffer(content, dtype).reshape(block.shape)
-            yield common, array[(*common.within(block), ...)]  # of a scalar an array, too
+            yield common, array[(*common.within(block), ...)]  # a scalar becomes an array, too
         offset += size
 
 
 def _gather(folder: directory.Directory, index: Index) -> dict[str, Entry]:
-    """Bring together what all parts hold, which must be those that belong to the index."""
+    """Combine the indexes of all parts, which must match the checkpoint's index."""
     arrays: dict[str, Entry] = {}
     for number, checksum in enumerate(index.parts):
         content = _content(folder, number, len(index.parts))
@@ -293,7 +293,7 @@ def _content(folder: directory.Directory, number: int, parts: int) -> bytes:
 
 
 def _parse_index(folder: directory.Directory, content: bytes) -> Index:
-    """Check the sum of an index and its format; a ValueError, or what `read_index` raises."""
+    """Check the sum of an index and its format; raises ValueError, or as `read_index`."""
     match = _SUMMED.fullmatch(content)
     if match is not None:
         if zlib.crc32(match["content"]) != int(match["sum"]):
@@ -311,7 +311,7 @@ def _parse_index(folder: directory.Directory, content: bytes) -> Index:
 
 
 def _unread(what: str, error: OSError) -> DamagedError:
-    """Tell a file that is not there from a storage that does not give it."""
+    """Distinguish a missing file from a storage that fails to return it."""
     if error.errno in _MISSING:
         return DamagedError(f"{what} is missing: {error}")
     return UnreadableError(f"{what} cannot be read: {error}")

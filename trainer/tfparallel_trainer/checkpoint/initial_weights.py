@@ -27,13 +27,13 @@ def load(model: Any, setting: str, folder: pathlib.Path) -> None:
                 compare(path, shapes(there), shapes(here))
         slots = [(variable, variable.value.numpy()) for variable in model.optimizer.variables]
         model.load_weights(path)
-    for variable, value in slots:  # files of a compiled model bring the optimizer's state along
+    for variable, value in slots:  # a compiled model's file also has the optimizer's state
         variable.assign(value)
 
 
 @contextlib.contextmanager
 def reading(setting: str, folder: pathlib.Path) -> Iterator[pathlib.Path]:
-    """Give the path of a file of weights, or raise BadConfigurationError if it cannot be read."""
+    """Yield the path of a file of weights, or raise BadConfigurationError if it cannot be read."""
     path = folder / fetch.local(setting)
     if not path.name.endswith((archive.MODEL, archive.WEIGHTS)) or not path.is_file():
         raise errors.BadConfigurationError(
@@ -62,7 +62,7 @@ def shapes(file: h5py.File) -> dict[str, tuple[int, ...]]:
 
 
 def compare(path: pathlib.Path, there: keys.Shapes, here: keys.Shapes) -> None:
-    """Refuse (BadConfigurationError) a file without the datasets of the model, which are `here`."""
+    """Refuse (BadConfigurationError) a file whose datasets differ from the model's, `here`."""
     differing = keys.differences(there, here, str)
     if differing:
         raise errors.BadConfigurationError(

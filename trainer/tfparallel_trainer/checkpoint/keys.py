@@ -21,7 +21,7 @@ Shapes = Mapping[str, tuple[int, ...]]
 
 
 def for_training(model: Any, optimizer: Any) -> dict[str, Any]:
-    """Map each variable of training to its key, as `of_weights` does: no random seeds."""
+    """Map each variable of training, but not random seeds, to its key, as `of_weights` does."""
     weights = of_weights(model)
     weight_ids = {id(variable) for variable in weights.values()}
     slots = of_optimizer(optimizer).items()
@@ -29,7 +29,7 @@ def for_training(model: Any, optimizer: Any) -> dict[str, Any]:
 
 
 def of_optimizer(optimizer: Any) -> dict[str, Any]:
-    """Map each variable of an optimizer that is built to its key; one that it lists twice once."""
+    """Map each variable of a built optimizer to its key, each variable once."""
     variables: dict[int, tuple[str, Any]] = {}
     for position, variable in enumerate(optimizer.variables):
         variables.setdefault(id(variable), (slot(position), variable))
@@ -37,7 +37,7 @@ def of_optimizer(optimizer: Any) -> dict[str, Any]:
 
 
 def slot(position: int) -> str:
-    """Give the key of a variable of the optimizer, by its position among those."""
+    """Return the key of the optimizer's variable at a position."""
     return f"optimizer/{position}"
 
 
@@ -47,9 +47,10 @@ def is_weight(key: str) -> bool:
 
 
 def of_weights(model: Any) -> dict[str, Any]:
-    """Map each weight of a model to its key; one of a layer that is used at several places once.
+    """Map each weight of a model to its key.
 
-    If two weights would have one key, or a weight would have none, it is a UserCodeError.
+    A layer that is used several times counts once. If two weights would have one key, or a weight
+    would have none, it is a UserCodeError.
     """
     weights: dict[str, Any] = {}
     visited: set[int] = set()
@@ -75,7 +76,7 @@ def of_weights(model: Any) -> dict[str, Any]:
 
 
 def differences(there: Shapes, here: Shapes, shown: Callable[[str], str]) -> str:
-    """Tell, by names for people, in which variables a file and a model differ; empty for none."""
+    """Describe the variables in which a file and a model differ; empty if there are none."""
     differing = [
         f"{shown(name)} has the shape {there.get(name, 'of nothing')} there and "
         f"{here.get(name, 'of nothing')} here"
@@ -87,10 +88,10 @@ def differences(there: Shapes, here: Shapes, shown: Callable[[str], str]) -> str
 
 
 def exchanged(there: Mapping[str, str], here: Mapping[str, str]) -> tuple[str, str, str] | None:
-    """Find a weight that stands elsewhere in a file: its label, its key there and here; or None.
+    """Find a weight that has another key in a file: its label, its key there and here; or None.
 
-    Names that Keras counts up differ between two models of one process, so they tell nothing unless
-    both sides have all the same ones.
+    Keras' numbered names differ between two models of one process, so numbered labels count only if
+    both sides have the same ones.
     """
     places, others = _places(there), _places(here)
     all_alike = places.keys() == others.keys()
@@ -101,13 +102,13 @@ def exchanged(there: Mapping[str, str], here: Mapping[str, str]) -> tuple[str, s
 
 
 def _places(labels: Mapping[str, str]) -> dict[str, str]:
-    """The keys of weights by their labels, where no two have the same one."""
+    """The keys of weights by their labels, without labels that several weights have."""
     counts = collections.Counter(labels.values())
     return {label: key for key, label in labels.items() if counts[label] == 1}
 
 
 def _weights(layer: Any, path: tuple[int, ...]) -> Iterator[tuple[str, Any]]:
-    """Those of a container's layers first, by place, then those it holds itself."""
+    """The weights of a container's layers first, by position, then its own."""
     inner: set[int] = set()
     for position, child in enumerate(getattr(layer, "layers", ())):
         for key, variable in _weights(child, (*path, position)):

@@ -1,12 +1,13 @@
-"""Who may write to a directory of checkpoints: the process that took it last.
+"""Decides who may write to a directory of checkpoints: the process that took it last.
 
-A writer that was cut off and replaced may still run, on a node that nobody reaches. The one that
-replaced it has left its name, and who does not find the own name writes nothing more. With
-parameter servers the chief is replaced within an attempt, so a name holds more than its number.
+A writer that was cut off and replaced may still run, on an unreachable node. Its successor has left
+its own name in the directory, and a process that does not find its own name there writes nothing
+more. With parameter servers, the chief is replaced within an attempt, so a name holds more than the
+attempt's number.
 
 A job takes its directory from its own earlier processes at once. Another job, such as one of this
 namespace and name in a second cluster, takes it only if the owner's heartbeat stands still. Clocks
-of machines differ, so nobody compares times: the heartbeat is a number that grows.
+of machines differ, so a heartbeat is a number that grows, and not a time.
 """
 
 import contextlib
@@ -28,18 +29,17 @@ FILE = outputs.OWNER
 HEARTBEAT = outputs.HEARTBEAT
 
 INTERVAL_SECONDS = 10.0
-"""Between two heartbeats of an owner."""
+"""Seconds between two heartbeats of an owner."""
 SILENCE_SECONDS = 30.0
-"""An owner whose heartbeat stands still for so long counts as dead."""
+"""Seconds without a new heartbeat after which an owner counts as dead."""
 PATIENCE_SECONDS = 60.0
-"""How long another job waits for a live owner to end.
-
-Kubernetes kills a deleted job's process after 30 s by default. Then its heartbeat stands still."""
+"""Seconds for which another job waits for a live owner to end. By default, Kubernetes kills the
+process of a deleted job after 30 s, and then its heartbeat stands still."""
 
 _LOOKS = 30
-"""How often who waits for the silence looks at the heartbeat."""
+"""Seconds between two looks at the heartbeat of another owner."""
 _END_SECONDS = 3.0
-"""How long the end of a run may take to say so, where the storage does not answer."""
+"""Seconds that the last heartbeat may take at the end of a run, if the storage does not answer."""
 
 
 class Owner(pydantic.BaseModel, frozen=True):
@@ -49,9 +49,9 @@ class Owner(pydantic.BaseModel, frozen=True):
     """The job's uid: a job that was deleted and created again counts its attempts from 1."""
     attempt: int
     process: str = ""
-    """Tells processes of one attempt apart."""
+    """Distinguishes processes of one attempt."""
     namespace: str = ""
-    """Of the job; empty if nobody told it."""
+    """Namespace of the job; empty if unknown."""
 
     def __str__(self) -> str:
         return f"attempt {self.attempt} of job {self.job or 'without a uid'}"
@@ -61,9 +61,9 @@ class Heartbeat(pydantic.BaseModel, frozen=True):
     """The last sign of life of an owner."""
 
     process: str
-    """That of the owner."""
+    """The owner's identifier."""
     number: int
-    """Grows while the process lives."""
+    """Increases while the process lives."""
     ended: bool = False
     """Whether the process writes nothing more."""
 
@@ -88,7 +88,7 @@ def take(
         before = folder.snapshot(FILE)
         last = _owner(before.content)
         if last is not None and last.process == process:
-            return last  # the answer to the write below was lost
+            return last  # the response to the write below was lost
         if last is not None and namespace and last.namespace not in ("", namespace):
             raise errors.BadConfigurationError(
                 f"{folder} belongs to a job of namespace {last.namespace!r} ({last}), and this one "
@@ -97,7 +97,7 @@ def take(
         if last is not None and last.job != job and last != ended:
             _wait_for_end(folder, last, say)
             ended = last
-            continue  # another one may have taken it meanwhile
+            continue  # another process may have taken it meanwhile
         number = last.attempt if last is not None and last.job == job else 0
         owner = Owner(job=job, attempt=attempt or number + 1, process=process, namespace=namespace)
         if owner.attempt < number:
@@ -114,7 +114,7 @@ def check(folder: directory.Directory, owner: Owner) -> None:
 
 
 def find(folder: directory.Directory) -> Owner | None:
-    """Return who took a folder last; None when nobody did, an OSError if the storage fails."""
+    """Return the last owner of a folder. None: it has none. An OSError: the storage fails."""
     return _owner(folder.snapshot(FILE).content)
 
 
@@ -126,7 +126,7 @@ def living(folder: directory.Directory, owner: Owner) -> Iterator[None]:
     def beat() -> None:
         for number in itertools.count():
             ended = over.is_set()
-            with contextlib.suppress(OSError):  # the next heartbeat may come through
+            with contextlib.suppress(OSError):  # the next heartbeat may succeed
                 if find(folder) != owner:
                     return
                 sign = Heartbeat(process=owner.process, number=number, ended=ended)

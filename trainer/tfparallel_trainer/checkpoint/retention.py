@@ -1,4 +1,7 @@
-"""Which checkpoints stay: the newest readable ones, each of them read before an older one goes."""
+"""Decides which checkpoints stay: the newest readable ones.
+
+Each is read before an older one is removed.
+"""
 
 import contextlib
 import enum
@@ -15,19 +18,19 @@ QUARANTINED = 2
 
 
 class Health(enum.IntEnum):
-    """What reading a checkpoint has shown, the worst last."""
+    """The result of reading a checkpoint, the worst last."""
 
     WHOLE = 0
     UNREADABLE = 1
-    """The storage does not give all of it, which may pass."""
+    """The storage fails to return all of it, perhaps temporarily."""
     DAMAGED = 2
 
 
 class Retention:
     """Keeps the newest readable checkpoints of a folder; all processes call its methods alike.
 
-    Of each checkpoint a process reads the parts that are its by number. What it has read it does
-    not read again until the storage says that the file was written.
+    Each process reads the parts with its number. It does not read a file again until the storage
+    reports that it was written.
     """
 
     def __init__(
@@ -42,10 +45,10 @@ class Retention:
         self._peers = peers
         self._say = say
         self._verified: set[tuple[str, int]] = set()
-        """Fingerprints of the data of parts, and sums of their indexes."""
+        """Fingerprints of the parts' data, and sums of their indexes."""
 
     def remember(self, draft: directory.Directory, checksum: int) -> None:
-        """Take the part of this process, whose index has this sum, as read."""
+        """Count this process's part, whose index has this sum, as read."""
         with contextlib.suppress(OSError):
             self._remember(draft.fingerprint(files.data_file(self._peers.me)), checksum)
 
@@ -76,7 +79,7 @@ class Retention:
             self._remove_below(oldest)
 
     def quarantine(self, damaged: Iterable[directory.Directory]) -> None:
-        """Hide damaged checkpoints, so that none is taken for the newest one later."""
+        """Hide damaged checkpoints, so that none counts as the newest one later."""
         if not self._peers.is_chief:
             return
         for folder in damaged:
@@ -101,7 +104,7 @@ class Retention:
         return same_step[-1] if same_step and len(set(names)) == 1 else None
 
     def is_whole(self, folder: directory.Directory) -> bool:
-        """Whether this process can read a checkpoint, all parts of it."""
+        """Whether this process can read all parts of a checkpoint."""
         return self._examine(folder, first=0, every=1) is Health.WHOLE
 
     def _examine_together(self, step: int) -> Health:
@@ -136,7 +139,7 @@ class Retention:
             self._verified.add((fingerprint, checksum))
 
     def _steps(self) -> list[int]:
-        """The steps of the checkpoints that this process sees; of them, the chief's count."""
+        """The steps of the checkpoints that this process sees. The chief's are decisive."""
         with contextlib.suppress(OSError):
             return sorted(
                 {entries.step_of(checkpoint) for checkpoint in entries.checkpoints(self._folder)}

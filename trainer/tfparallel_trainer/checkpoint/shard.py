@@ -1,8 +1,8 @@
-"""What a rank holds of the variables of training: the seam between an engine and its checkpoints.
+"""A rank's part of the variables of training: the interface between an engine and its checkpoints.
 
-An engine gives for each of its ranks a mapping from keys (`keys`) to shards. A variable that is not
-divided is one shard with all of it, and a process without a mesh has one rank. Variables are read
-and written by blocks of rows, so that large ones are never in memory twice.
+An engine has a mapping from keys (`keys`) to shards for each of its ranks. An undivided variable is
+one shard, and a process without a mesh has one rank. Variables are read and written by blocks of
+rows, so that large ones are never in memory twice.
 """
 
 import dataclasses
@@ -14,18 +14,18 @@ import numpy as np
 import tensorflow as tf
 
 Part = tuple[slice, ...]
-"""Which rows of each axis of a variable, without steps; axes that are left out are whole."""
+"""A slice without a step for each axis of a variable; missing axes are whole."""
 
 BLOCK_BYTES = 4 << 20
 """Maximum bytes of a block; it has at least one row."""
 
 Placed = tuple[tuple[slice, ...], Any]
-"""An array and the place that it has in a variable."""
+"""An array and its position in a variable."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Box:
-    """A part of a variable, or of anything with axes: where it begins and how far it goes."""
+    """A part of a variable, or of anything with axes: its start and its sizes."""
 
     start: tuple[int, ...]
     shape: tuple[int, ...]
@@ -43,14 +43,14 @@ class Box:
         )
 
     def within(self, other: "Box") -> Part:
-        """The same as slices of another part that it lies in."""
+        """The same as slices of another part that contains it."""
         return tuple(
             slice(low - outer, low - outer + count)
             for low, outer, count in zip(self.start, other.start, self.shape, strict=True)
         )
 
     def overlap(self, other: "Box") -> "Box | None":
-        """What two parts of one variable have in common; None for nothing."""
+        """The intersection of two parts of one variable. None: it is empty."""
         lows = tuple(map(max, self.start, other.start))
         ends = (
             min(start + length, two + width)
@@ -62,7 +62,7 @@ class Box:
         return Box(lows, shape) if all(count > 0 for count in shape) else None
 
     def blocks(self, rows: int) -> Iterator["Box"]:
-        """Divide it into blocks of so many rows, of which the last may have fewer."""
+        """Divide it into blocks of `rows` rows; the last one may have fewer."""
         if not self.shape:
             yield self
             return
@@ -72,7 +72,7 @@ class Box:
 
 
 def box(part: Part, shape: Sequence[int]) -> Box:
-    """Where a part lies in a variable of this shape; a ValueError for slices that do not fit."""
+    """The box of a part in a variable of this shape; a ValueError for slices that do not fit."""
     axes = [*part, *[slice(None)] * (len(shape) - len(part))]
     bounds = [axis.indices(length) for axis, length in zip(axes, shape, strict=True)]
     if any(step != 1 or high < low for low, high, step in bounds):
@@ -85,7 +85,7 @@ class Copy:
     """The value that a variable had at one moment, in this process's memory."""
 
     value: Any
-    """An array in the order of its rows."""
+    """An array in row-major order."""
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -100,7 +100,7 @@ class Copy:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class FullVariable:
-    """A variable of the unsplit model or its optimizer, of which ranks hold parts."""
+    """A variable of the unsplit model or its optimizer; ranks hold parts of it."""
 
     shape: tuple[int, ...]
     label: str
@@ -116,9 +116,9 @@ class VariableShard:
     which can only be saved."""
     whole: FullVariable
     part: Part = ()
-    """Which part of the whole variable; empty for all."""
+    """Its part of the whole variable; empty: all of it."""
     writes: bool = True
-    """Whether a checkpoint takes the part from here. Of all ranks that hold the same part, one."""
+    """Whether a checkpoint takes the part from here: from one of the ranks that hold it."""
 
     @property
     def box(self) -> Box:
@@ -127,19 +127,19 @@ class VariableShard:
 
 
 Shares = Sequence[Mapping[str, VariableShard]]
-"""What the ranks of a process hold, by key."""
+"""The shards of a process's rank, by key."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class State:
-    """What a process brings to a checkpoint, and takes from one."""
+    """The variables that a process writes to a checkpoint, and restores from one."""
 
     shares: Shares
     wholes: Mapping[str, FullVariable]
     """The variables of all processes, by key."""
 
     def each(self) -> Iterator[tuple[str, VariableShard]]:
-        """Go through the shards of all ranks of this process."""
+        """Iterate over the shards of all ranks of this process."""
         for share in self.shares:
             yield from share.items()
 
@@ -179,7 +179,7 @@ def copied(state: State, previous: State | None = None) -> State:
 
 
 def uncovered(boxes: Iterable[Box], shape: Sequence[int]) -> int:
-    """How many elements of a variable lie in no part; a ValueError if two parts overlap."""
+    """Number of elements of a variable in no part; a ValueError if two parts overlap."""
     placed: list[Box] = []
     for box in boxes:
         if any(box.overlap(other) for other in placed):
@@ -189,13 +189,13 @@ def uncovered(boxes: Iterable[Box], shape: Sequence[int]) -> int:
 
 
 def rows_of(shape: Sequence[int], item_bytes: int) -> int:
-    """How many rows a block has; an array without axes is one row."""
+    """Number of rows of a block; an array without axes is one row."""
     row = item_bytes * math.prod(shape[1:])
     return max(1, BLOCK_BYTES // max(1, row))
 
 
 def blocks(variable: Any) -> Iterator[Any]:
-    """Give the value of a variable as arrays, one block of rows after the other."""
+    """Yield the value of a variable as arrays, one block of rows after the other."""
     shape = tuple(variable.shape)
     value = variable.value
     if not isinstance(value, np.ndarray) and (not shape or not _is_divisible(value)):
@@ -210,7 +210,7 @@ def blocks(variable: Any) -> Iterator[Any]:
 
 
 def assign(variable: Any, parts: Iterator[Placed]) -> None:
-    """Assign arrays to the places of a variable that they are given with; they fill all of it."""
+    """Assign arrays to their positions in a variable; together they fill it."""
     value, shape = variable.value, tuple(variable.shape)
     kind = value.dtype.as_numpy_dtype
     if not _is_divisible(value):

@@ -1,8 +1,8 @@
-"""Which weight each variable of an optimizer belongs to, and along which of the weight's axes.
+"""Finds the weight of each variable of an optimizer, and the weight's axes that it has.
 
-Keras does not say so. But every optimizer makes its variables in one order, with names that hold
-those of the weights, so one that is built for tiny stand-ins shows it. Each axis of a stand-in has
-a length of its own, so a variable that has lost one, as Adafactor's factors, shows that too.
+Keras does not record this. But every optimizer creates its variables in one order, with names that
+contain those of the weights. So an optimizer that is built for tiny stand-ins shows it. Each axis
+of a stand-in has a different length, so missing axes show too, as those of Adafactor's factors.
 """
 
 import collections
@@ -24,24 +24,24 @@ _MARK = re.compile(r"standin(\d+)standin")
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Slot:
-    """A variable of an optimizer, told without its place among the others."""
+    """A variable of an optimizer, identified without its position."""
 
     weight: str | None
-    """Key of the weight that it belongs to; None for a counter or the learning rate."""
+    """Key of its weight; None for a counter or the learning rate."""
     name: str
     """Its path, without the weight's."""
     number: int
-    """Which of those that have one weight and one name."""
+    """Its number among variables of the same weight and name."""
     axes: tuple[int, ...]
-    """Those of the weight that it has."""
+    """The weight's axes that it has."""
     dtype: str = dataclasses.field(compare=False)
 
 
 def find_slots(optimizer: Any, weights: Mapping[str, Any]) -> list[Slot]:
     """Describe the variables of an optimizer once it is built for these weights, in order.
 
-    The optimizer, built or not, stays as it is, and values of the weights are not used. One that
-    its configuration does not make again, or that shows too little, is a UserCodeError.
+    The optimizer, built or not, stays as it is, and the weights' values are not used. If its
+    configuration does not rebuild it, or does not show enough, it is a UserCodeError.
     """
     probe = rebuilt(optimizer)
     try:
@@ -57,7 +57,7 @@ def find_slots(optimizer: Any, weights: Mapping[str, Any]) -> list[Slot]:
 
 
 def rebuilt(optimizer: Any) -> Any:
-    """Make an optimizer from the configuration of another one, or raise a UserCodeError."""
+    """Build an optimizer from the configuration of another one, or raise a UserCodeError."""
     try:
         return type(optimizer).from_config(optimizer.get_config())
     except (TypeError, ValueError) as error:
@@ -83,9 +83,9 @@ def shards(
     *,
     writes_counters: bool,
 ) -> dict[str, shard.VariableShard]:
-    """Describe the variables of a rank's optimizer, which lie where the rank's weights do.
+    """Describe the variables of a rank's optimizer, which are sharded as the rank's weights.
 
-    One that the unsplit model's optimizer has not is a UserCodeError.
+    A variable that the unsplit model's optimizer lacks is a UserCodeError.
 
     Args:
         optimizer: the rank's, built for these weights; it has the name of the unsplit model's.
@@ -122,7 +122,7 @@ def shards(
 
 
 def stand_ins(weights: Mapping[str, Any], dtype: str | None = None) -> list[Any]:
-    """Variables of few bytes that optimizers treat as these weights, of a dtype if it is named."""
+    """Variables of a few bytes that optimizers treat as these weights, of `dtype` if given."""
     return [_stand_in(index, weight, dtype) for index, weight in enumerate(weights.values())]
 
 
@@ -132,7 +132,7 @@ def _first(weight: shard.VariableShard, slot: Slot) -> bool:
 
 
 def _stand_in(index: int, weight: Any, dtype: str | None) -> Any:
-    """A stand-in whose name is found in those of its slots."""
+    """A stand-in whose name its slots' names contain."""
     if len(weight.shape) > len(_LENGTHS):
         raise ValueError(f"{weight.path} has {len(weight.shape)} axes")
     *scopes, name = weight.path.split("/")
@@ -166,15 +166,15 @@ def _read(probe: Any, weights: Sequence[str]) -> list[Slot]:
 
 
 def _name(path: str) -> str:
-    """Of a variable without a weight: without that of the optimizer, which Keras may number.
+    """The name of a variable without a weight, without the optimizer's, which Keras may number.
 
-    One that lies in no optimizer has but a number.
+    A variable outside an optimizer has only a number.
     """
     return path.rpartition("/")[2] if "/" in path else ""
 
 
 def _axes(variable: Any) -> tuple[int, ...]:
-    """Which axes of its stand-in a variable has; a ValueError if it has others."""
+    """The axes of its stand-in that a variable has; a ValueError if it has others."""
     axes = tuple(_LENGTHS.index(length) for length in variable.shape)
     if list(axes) != sorted(set(axes)):
         raise ValueError(f"{variable.path} has axes of its own")

@@ -1,7 +1,7 @@
 """The checkpoints of a job: newest first, the oldest removed, writers of old attempts kept out.
 
-Each process that holds variables writes a part. The chief, which owns the folder (`owner`), gives a
-checkpoint its name when all parts are there. A process alone is the chief of no others.
+Each process that holds variables writes a part. The chief, which owns the folder (`owner`),
+publishes a checkpoint once all parts exist. A single process is its own chief.
 """
 
 import contextlib
@@ -20,7 +20,7 @@ _FULL = (errno.ENOSPC, errno.EDQUOT)
 
 
 class Store:
-    """The directory that the checkpoints of a job live in."""
+    """The directory of a job's checkpoints."""
 
     def __init__(
         self,
@@ -36,13 +36,14 @@ class Store:
         """Take the folder for an attempt at the job of this uid; None takes the next number.
 
         `together` are the processes that each hold a part; absent: this one holds all. The
-        `namespace` is the job's, where another one may use the same bucket. The `module_sum` is of
-        the user's module, as sha256sum writes it; absent: nobody is told that it has changed.
+        `namespace` is the job's, because jobs of another one may use the same bucket. The
+        `module_sum` is the SHA-256 of the user's module; absent: changes of the module are not
+        logged.
 
         Raises:
             PreemptedError: a newer attempt has already taken it.
-            BadConfigurationError: the folder cannot be written to, is not one for all, or belongs
-                to another live job.
+            BadConfigurationError: the folder cannot be written to, is not shared by all processes,
+                or belongs to another live job.
             PeerLostError: the chief could not take it.
         """
         self._folder = folder
@@ -80,7 +81,7 @@ class Store:
             owner.check(self._folder, self._owner)
 
     def copy(self, state: shard.State) -> shard.State:
-        """Copy a state to save it, over the last copy, which no longer counts."""
+        """Copy a state in order to save it; overwrites the last copy."""
         self._copy = shard.copied(state, self._copy)
         return self._copy
 
@@ -89,12 +90,14 @@ class Store:
 
         Raises:
             PreemptedError: another attempt has taken the folder.
-            StorageError: the disk does not take it; the checkpoints before are as they were.
+            StorageError: the storage fails; earlier checkpoints stay as they are.
             PeerLostError: another process could not write its part.
         """
         if self._peers.alone and self._has_intact(at.step):
             return
-        self._saves += 1  # no save writes where an earlier one of this step may have left files
+        self._saves += (
+            1  # a save never writes where an earlier save of this step may have left files
+        )
         writer = f"{self.attempt:06}-{self._owner.process}-{self._saves}"
         draft = self._folder.draft(entries.name(at.step), writer)
         self._together(at, lambda: self._write_part(draft, state))
@@ -104,7 +107,7 @@ class Store:
         self._retention.apply(at.step)
 
     def _together(self, at: files.Position, work: Callable[[], None]) -> None:
-        """Do a part of saving on each process; it is done when it has succeeded on all."""
+        """Do a part of saving on each process, and wait until all have succeeded."""
         error: Exception | None = None
         try:
             work()
@@ -114,7 +117,7 @@ class Store:
         if isinstance(error, errors.TrainerError):
             raise error
         if failed is not None and self._peers.is_chief:
-            with contextlib.suppress(OSError):  # they may be what fills the disk
+            with contextlib.suppress(OSError):  # they may fill the disk
                 self._remove_drafts()
                 if isinstance(error, OSError) and error.errno in _FULL:
                     for damaged in self._folder.quarantined():
@@ -163,7 +166,7 @@ class Store:
     def restore(self, state: shard.State) -> files.Position | None:
         """Assign the newest whole checkpoint to the variables; None when there is none.
 
-        It may have been saved under any mesh. Of its data only what these ranks hold is read. Newer
+        It may have been saved under any mesh. Each process reads only the parts of its ranks. Newer
         ones that are damaged are quarantined.
 
         Raises:
@@ -197,13 +200,13 @@ class Store:
         return None
 
     def _note_module(self) -> None:
-        """Leave the sum of the module that has saved a checkpoint."""
+        """Write the sum of the module that has saved a checkpoint."""
         if self._peers.is_chief and self._module_sum:
             with contextlib.suppress(OSError):  # it is for a note alone
                 self._folder.write(outputs.MODULE, self._module_sum.encode())
 
     def _compare_module(self) -> None:
-        """Say that the checkpoint was saved by another version of the module, if it was."""
+        """Log a note if another version of the module saved the checkpoint."""
         if not self._peers.is_chief or not self._module_sum:
             return
         saved = None
@@ -227,7 +230,7 @@ class Store:
     def _verified(
         self, folder: directory.Directory, state: shard.State
     ) -> tuple[files.Index | None, retention.Health]:
-        """Read the index and, not to keep, the data; no index if any of the processes cannot."""
+        """Read the index, and check the data. None: a process cannot read it."""
         index, refused, health = None, None, retention.Health.WHOLE
         try:
             index = files.read_index(folder)
@@ -240,7 +243,7 @@ class Store:
             health = retention.Health.DAMAGED if is_lasting else retention.Health.UNREADABLE
             self._say(f"skipping a checkpoint: {error}")
         except errors.BadConfigurationError as error:
-            refused = error  # all compare the same, so none waits here
+            refused = error  # all processes decide alike, so none waits here
             health = retention.Health.UNREADABLE
         answers = self._peers.gather(health)
         if refused is not None:
@@ -265,7 +268,7 @@ class Store:
             ) from error
 
     def _shared(self) -> owner.Owner:
-        """Find who owns the folder, once the chief has taken it, and see that all see the same."""
+        """Find the owner, after the chief has taken the folder, and check that all see it."""
         self._peers.gather(1)
         current = owner.find(self._folder)
         number = 0 if current is None else int(current.process or "0", 16) % (1 << _SHARED_BITS)
@@ -288,7 +291,10 @@ class Store:
         return False
 
     def _remove_drafts(self, but: directory.Directory | None = None) -> None:
-        """Remove what writers left that were cut off; who still writes one has been replaced."""
+        """Remove drafts of writers that were cut off.
+
+        A process that still writes one has been replaced.
+        """
         for draft in entries.drafts(self._folder):
             if draft != but:
                 self._folder.remove(draft)

@@ -1,4 +1,4 @@
-"""How all processes agree: on facts before they train, and on a number that each of them gives."""
+"""Lets processes compare facts before they train, and exchange numbers."""
 
 import contextlib
 import dataclasses
@@ -14,7 +14,7 @@ from tfparallel_trainer.comms import collectives
 from tfparallel_trainer.lifecycle import stall
 
 _DIGITS = 15
-"""Of a digest in hexadecimal: 60 of the 63 bits that a tensor of int64 carries."""
+"""Hexadecimal digits of a digest: 60 of the 63 bits that a tensor of int64 carries."""
 
 
 def check(cluster: tasks.Cluster, device: str, facts: dict[str, int]) -> None:
@@ -33,7 +33,7 @@ def check(cluster: tasks.Cluster, device: str, facts: dict[str, int]) -> None:
 def find_difference(
     cluster: tasks.Cluster, device: str, program: collectives.Program, facts: dict[str, int]
 ) -> str | None:
-    """Say which process differs from the first one, and in which fact; the same everywhere."""
+    """Describe which process differs from the first one, and in which fact; the same everywhere."""
     if cluster.alone:
         return None
     gather, values = Numbers(cluster, device, program, len(facts)), facts.values()
@@ -42,7 +42,8 @@ def find_difference(
         for what, here, first in zip(facts, row, table[0], strict=True):
             if here == first:
                 continue
-            # All see it: whoever ended now could leave another one without the table.
+            # All processes see the difference. One that exited now could leave another without the
+            # table.
             with contextlib.suppress(tf.errors.OpError):
                 gather(values)
             return (
@@ -63,7 +64,7 @@ def _show(value: int) -> str:
 
 
 class Numbers:
-    """Tells each process some numbers (63 bits) of all, any number of times; all call it alike."""
+    """Exchanges numbers (63 bits) of all processes, any number of times; all call it alike."""
 
     def __init__(
         self, cluster: tasks.Cluster, device: str, program: collectives.Program, count: int
@@ -81,7 +82,7 @@ class Numbers:
         self._traced: Any = tf.function(self._gather, input_signature=[numbers], autograph=False)
 
     def __call__(self, numbers: Iterable[int]) -> list[list[int]]:
-        """Give this process's numbers; returns those of each, in the cluster's order."""
+        """Send this process's numbers; returns those of all, in the cluster's order."""
         table: list[list[int]] = self._traced(tf.constant([*numbers], tf.int64)).numpy().tolist()
         return table
 
@@ -93,13 +94,13 @@ class Numbers:
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Peers:
-    """This process among those that hold the variables; absent arguments: it holds all."""
+    """The processes that hold the variables. Without arguments, this process holds all."""
 
     me: int = 0
     """Number of this process; the chief is 0."""
     names: tuple[str, ...] = ("chief-0",)
     gather: Callable[[int], Sequence[int]] = lambda number: [number]
-    """Gives the numbers (63 bits) that all processes give, in their order; all call it alike."""
+    """Sends a number (63 bits), and returns those of all processes in order; all call it alike."""
 
     @property
     def count(self) -> int:
@@ -113,11 +114,11 @@ class Peers:
 
     @property
     def is_chief(self) -> bool:
-        """Whether this process removes and names checkpoints."""
+        """Whether this process publishes and removes checkpoints."""
         return self.me == 0
 
     def failed(self, well: bool) -> str | None:
-        """Tell which process, if any, says that something did not go well; all get the same."""
+        """Return the first process that reports a failure, if any, the same on all."""
         for name, answer in zip(self.names, self.gather(int(well)), strict=True):
             if not answer:
                 return name
@@ -125,13 +126,13 @@ class Peers:
 
 
 def peers(cluster: tasks.Cluster, device: str, watch: stall.Watch) -> Peers:
-    """The processes of a cluster that has started; they talk through a device of this one."""
+    """The processes of a running cluster, which communicate through a device of each."""
     if cluster.alone:
         return Peers()
     numbers = Numbers(cluster, device, collectives.Program.DECIDE, 1)
 
     def gather(number: int) -> Sequence[int]:
-        # What is written in the background is no sign of life of the main thread.
+        # Background writes are not a sign of life of the main thread.
         is_watched = threading.current_thread() is threading.main_thread()
         with watch.waiting() if is_watched else contextlib.nullcontext():
             return [value for (value,) in numbers([number])]

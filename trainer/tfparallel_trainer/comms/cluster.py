@@ -1,8 +1,8 @@
-"""The addresses of processes: to listen, to reach others, and to notice that they have ended.
+"""Listens at addresses, connects to other processes, and notices that they have ended.
 
-TensorFlow notices at once only when a message is under way, and otherwise by missed heartbeats
-after about ten seconds. A process that has ended does not listen, so each process looks whether the
-next one and the chief still do; a frozen peer or a lost node is left to the heartbeats.
+TensorFlow notices a lost peer at once only during a message, and otherwise by missed heartbeats
+after about ten seconds. A process that has ended does not listen, so each process checks whether
+the next one and the chief still do. Heartbeats show a hung peer or a lost node.
 """
 
 import contextlib
@@ -22,7 +22,7 @@ _PROBE_SECONDS = 2.0
 _PAUSE_SECONDS = 0.1
 _INTERVAL_SECONDS = 1.0
 _JOIN_SECONDS = 120
-"""How long TensorFlow may take once all processes have met."""
+"""Seconds that TensorFlow may take to start after all processes are connected."""
 
 
 def reach(
@@ -32,9 +32,9 @@ def reach(
     say: Callable[[str], None],
     why: Callable[[tasks.Task], str] | None = None,
 ) -> None:
-    """Return when these peers have been reached; a StartTimeoutError names those that are missing.
+    """Return once these peers are reachable; a StartTimeoutError names those that are missing.
 
-    `why` tells why a peer is not there now, empty when it is; by default it is `unreachable`.
+    `why` returns why a peer is missing, empty if it is not; by default it is `unreachable`.
     """
     began = time.monotonic()
     next_say = began + _FIRST_SAY_SECONDS
@@ -59,9 +59,9 @@ def reach(
 
 @contextlib.contextmanager
 def limited(seconds: int = _JOIN_SECONDS) -> Iterator[None]:
-    """Let TensorFlow start a cluster in the body; end the process when that takes too long.
+    """Let TensorFlow start a cluster in the body, and exit if that takes too long.
 
-    A peer of a lost node would block it forever: the kernel's alarm or SIGTERM ends the process.
+    A peer on a lost node would block it forever, so the kernel's alarm or SIGTERM ends the process.
     """
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     signal.signal(signal.SIGALRM, signal.SIG_DFL)
@@ -73,10 +73,10 @@ def limited(seconds: int = _JOIN_SECONDS) -> Iterator[None]:
 
 
 def listen(task: tasks.Task) -> socket.socket:
-    """Listen at this process's port; the kernel takes connections without our accepting them.
+    """Listen at this process's port; the kernel accepts connections by itself.
 
-    A process whose address is on loopback listens there alone. Any other listens at all interfaces,
-    because only the network may know the address that it has for its peers.
+    A process with a loopback address listens there only. Any other listens on all interfaces,
+    because it may not know the address by which its peers reach it.
     """
     try:
         host, port = endpoint(task)
@@ -98,7 +98,7 @@ def listen(task: tasks.Task) -> socket.socket:
 
 
 class Listener:
-    """Listens at a process's port while the body of `with` runs; a thread takes connections."""
+    """Listens at a process's port while the body of `with` runs; a thread accepts connections."""
 
     def __init__(self, task: tasks.Task, name: str, take: Callable[[socket.socket], None]) -> None:
         self._task = task
@@ -134,8 +134,8 @@ class Listener:
 def reserved_port(host: str) -> Iterator[int]:
     """Reserve a free port for a server that starts in the body.
 
-    The kernel hands out no port that a socket is bound to. One that does not listen leaves the port
-    to servers that set SO_REUSEADDR, as those of TensorFlow and `listen` do.
+    The kernel does not assign a port to which a socket is bound. If the socket does not listen,
+    servers with SO_REUSEADDR can still use the port, as those of TensorFlow and `listen`.
     """
     with socket.socket() as reservation:
         reservation.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -151,12 +151,12 @@ def endpoint(peer: tasks.Task) -> tuple[str, int]:
 
 
 def _loopback(host: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
-    """Return the address on loopback that a host stands for; None where it is another."""
+    """Return the loopback address of a host; None: it is not on loopback."""
     if host == "localhost":
         return ipaddress.IPv4Address("127.0.0.1")
     try:
         address = ipaddress.ip_address(host)
-    except ValueError:  # a name
+    except ValueError:  # a host name
         return None
     return address if address.is_loopback else None
 
@@ -168,17 +168,17 @@ def unreachable(peer: tasks.Task) -> str:
 
 
 def reason(error: Exception) -> str:
-    """What connecting raised, for people; without an address or a number."""
+    """The reason of a connection error, without an address or a number."""
     return str(getattr(error, "strerror", None) or error)
 
 
 def refuses(peer: tasks.Task) -> bool:
-    """Whether nobody listens at a peer's port; a node that does not answer is not taken for it."""
+    """Whether a peer's port refuses connections; a node that does not answer does not count."""
     return isinstance(_probe(peer), ConnectionRefusedError)
 
 
 def watched(cluster: tasks.Cluster) -> list[tasks.Task]:
-    """Whom this process looks at: the next one in a ring, and the chief."""
+    """The peers that this process watches: the next one in a ring, and the chief."""
     following = cluster.tasks[(cluster.me + 1) % len(cluster.tasks)]
     return [peer for peer in dict.fromkeys((following, cluster.tasks[0])) if peer != cluster.task]
 
@@ -192,12 +192,12 @@ def watching(
     deciding = threading.Lock()
 
     def look_at(peer: tasks.Task) -> None:
-        # Twice, because a server that is busy for a moment is no loss.
+        # Twice, because a server may be busy for a moment.
         if not refuses(peer) or over.wait(_INTERVAL_SECONDS / 2) or not refuses(peer):
             return
         what = f"A peer was lost: {peer.name} no longer listens at {peer.address}."
         with deciding:
-            if not over.is_set():  # after the body, a peer may end
+            if not over.is_set():  # after the body, a peer may exit
                 give_up(errors.PeerLostError(what))
 
     def look() -> None:
@@ -215,7 +215,7 @@ def watching(
 
 
 def _probe(peer: tasks.Task) -> Exception | None:
-    """What connecting to a peer raises now."""
+    """Connect to a peer, and return the error, if any."""
     try:
         socket.create_connection(endpoint(peer), _PROBE_SECONDS).close()
     except (OSError, ValueError) as error:

@@ -3,12 +3,12 @@
 Built on TensorFlow's public `tf.raw_ops.Collective*V2` with group keys of our own. Any subset of
 ranks can form a group, in one process or in many. Three rules keep every rank in step:
 
-* Each group has an ordering token per rank, so its operations run in the order they were traced.
-  On GPUs that use NCCL all groups of a rank share one: NCCL runs what a GPU is asked for one after
-  the other, so two groups must not come in one order here and in another there. Ranks trace their
-  programs in an order in which each may wait for the others.
+* Each group has an ordering token per rank, so its operations run in the order they were traced. On
+  GPUs that use NCCL, all groups of a rank share one token. NCCL runs the operations of a GPU one
+  after the other, so all members have to start the operations of two groups in the same order.
+  Ranks trace their programs in an order in which each may wait for the others.
 * An operation's instance key follows from its program and its position there, never from a counter
-  of traces. A rank that traces a program again meets the others all the same.
+  of traces. So a rank that traces a program again still matches the others.
 * No operation has a time limit of TensorFlow's own. Each would keep a thread asleep until its
   limit, even after its end, so a few thousand steps exhaust the machine's threads. Lost peers are
   noticed by TensorFlow's heartbeat and `comms.cluster`.
@@ -28,21 +28,21 @@ PROCESSES_KEY = 1 << 13
 POSITION_BITS = 24
 _VARIANT_BITS = 18
 MAX_VARIANTS = 1 << (POSITION_BITS - _VARIANT_BITS)
-"""How many traces of one program may differ in shapes."""
+"""Maximum number of traces of one program with different shapes."""
 
 GATHERED_BYTES = 8 << 20
-"""Up to so many bytes of a whole group, a gather and local sums are faster than a ring of sums."""
+"""Bytes of a whole group up to which a gather and local sums are faster than a ring of sums."""
 BUCKET_BYTES = 4 << 20
 """Of tensors that are summed together where a ring sums them; a larger tensor is one by itself."""
 _WORD = tf.int32
-"""What numbers are gathered as, bit by bit."""
+"""The type in which bits of numbers are gathered."""
 
 _MAX_POWER = 40
 """Rows that are gathered at once are at most 2**(_MAX_POWER - 1) on each rank."""
 
 
 class Program(enum.IntEnum):
-    """Everything that ranks run together; each traces its operations in one fixed order."""
+    """Programs that ranks run together; each traces its operations in a fixed order."""
 
     AGREE = 0
     SHARE_STATE = 1
@@ -68,7 +68,7 @@ class Program(enum.IntEnum):
 
 
 class Hint(enum.StrEnum):
-    """How TensorFlow carries an operation out; the words are its own."""
+    """The implementation of an operation, in TensorFlow's words."""
 
     NCCL = "nccl"
     """From GPU to GPU."""
@@ -79,7 +79,7 @@ class Hint(enum.StrEnum):
 
 
 _NCCL_TYPES = frozenset({tf.float16, tf.float32, tf.float64, tf.int32, tf.int64})
-"""What TensorFlow knows how to hand to NCCL; other types it would pass as float32."""
+"""Types that TensorFlow passes to NCCL correctly; it would pass others as float32."""
 
 _orders: dict[str, Any] = {}
 """The ordering token of each GPU that uses NCCL."""

@@ -10,9 +10,9 @@ from tfparallel_trainer import errors, tasks
 
 
 def prepare(cpu_devices: int, alone: bool, first_operation: str = "") -> int:
-    """Configure the devices of this process before TensorFlow starts; give their number.
+    """Configure the devices of this process before TensorFlow starts; return their number.
 
-    GPUs are all used; without one the CPU is divided into `cpu_devices`. If TensorFlow runs
+    All GPUs are used; without a GPU, the CPU is divided into `cpu_devices`. If TensorFlow runs
     already, more than one process or device is a UserCodeError with the place of what started it.
     """
     gpus = tf.config.list_physical_devices("GPU")
@@ -46,7 +46,8 @@ def limit_threads() -> None:
     """Make TensorFlow's thread pools as large as the CPUs that this process may use.
 
     TensorFlow counts the machine's cores, which in a container are many more than its share.
-    Variables that are set already stay. Call it before TensorFlow starts its first operation.
+    Environment variables that are set stay as they are. Call it before TensorFlow's first
+    operation.
     """
     cpus = _cpus()
     os.environ.setdefault("TF_NUM_INTRAOP_THREADS", str(cpus))
@@ -64,7 +65,7 @@ def _cpus(quota: pathlib.Path = pathlib.Path("/sys/fs/cgroup/cpu.max")) -> int:
 
 
 def free_bytes(root: pathlib.Path = pathlib.Path("/")) -> float:
-    """The memory that this process may still take: of the machine, and of its control group."""
+    """Free memory in bytes, of the machine and of this process's control group."""
     lines = (root / "proc/meminfo").read_text().splitlines()
     meminfo = {name: value for name, _, value in (line.partition(":") for line in lines)}
     free = [1024.0 * int(meminfo["MemAvailable"].split()[0])]

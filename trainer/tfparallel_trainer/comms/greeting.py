@@ -1,4 +1,4 @@
-"""How two processes of one job prove to each other that they are: by a key that only they have.
+"""How two processes prove to each other that they belong to one job: by a shared key.
 
 Each proof is made of the names of both and of a number that each has drawn for this connection
 alone. So no proof can be used again, and the key never leaves a process. The sides speak in turns:
@@ -8,8 +8,8 @@ alone. So no proof can be used again, and the key never leaves a process. The si
     who listens:   its proof
     who connects:  its proof
 
-The one that listens speaks first, so that nothing is ever said to a server of TensorFlow's. Who
-relays between two processes of the job is not noticed.
+The one that listens speaks first, so that nothing is ever said to a server of TensorFlow's. A relay
+between two processes of the job stays unnoticed.
 """
 
 import hashlib
@@ -23,7 +23,7 @@ from tfparallel_trainer.contract import environment
 
 _WORD = "tfparallel"
 _LONGEST = 256
-"""Bytes of a line."""
+"""Maximum bytes of a line."""
 
 
 class GreetingError(Exception):
@@ -31,9 +31,9 @@ class GreetingError(Exception):
 
 
 def derive_key(env: Mapping[str, str]) -> bytes:
-    """Return the key of an attempt of a job: a process of an earlier attempt has another one.
+    """Return the key of an attempt at a job; earlier attempts have other keys.
 
-    The uid of a job is random, and who may not read the job does not know it.
+    A job's uid is random, and only those who may read the job know it.
     """
     secret = env.get(environment.JOB_KEY) or env.get(environment.JOB_UID, "")
     attempt = env.get(environment.ATTEMPT, "")

@@ -31,7 +31,7 @@ def main(process: int, task_name: str, failure_file: str, peers: dict[int, str])
             name = peers.pop(number)
             if name not in peers.values():
                 _report_loss_of_peer(task_name, failure_file, name)
-                # TensorFlow takes SIGTERM when it starts; this one ends the process.
+                # TensorFlow takes SIGTERM when it starts, but SIGALRM still ends the process.
                 os.kill(process, signal.SIGALRM)
                 return
 

@@ -1,4 +1,4 @@
-"""How the processes of a job meet before TensorFlow starts, and learn who ends before it has.
+"""Connects the processes of a job before TensorFlow starts, and notices who exits before it has.
 
 TensorFlow waits for a missing peer forever, silently, and holds Python's lock: no thread and no
 signal handler runs. So the processes meet first: each listens at its address, and every two get
@@ -27,9 +27,8 @@ _PROBE_SECONDS = 2.0
 _ANSWER_SECONDS = 10.0
 
 _MOST_GREETED = 256
-"""Connections that are greeted at once: of more, the one that has taken the longest is closed.
-
-A peer answers at once, and tries again where it is taken for a stranger."""
+"""Connections that may be in their greeting at the same time. Beyond that, the slowest one is
+closed. A peer answers at once, and tries again if its connection was closed."""
 
 
 def meet(
@@ -57,7 +56,7 @@ def meet(
 
 
 def join(processes: tasks.Cluster, connections: "Rendezvous") -> object:
-    """Start TensorFlow's cluster, before anything else of it; what this gives holds the cluster."""
+    """Start TensorFlow's cluster, before any operation; the result keeps it alive."""
     with cluster.limited(), connections.guarded():
         strategy = tf.distribute.MultiWorkerMirroredStrategy(
             cluster_resolver=resolver(processes, processes.addresses())
@@ -67,7 +66,7 @@ def join(processes: tasks.Cluster, connections: "Rendezvous") -> object:
 
 
 def resolver(processes: tasks.Cluster, addresses: Mapping[str, Sequence[str]]) -> Any:
-    """What tells TensorFlow the addresses by role, and which task this process is."""
+    """Return a resolver with the addresses by role and this process's task, for TensorFlow."""
     return tf.distribute.cluster_resolver.SimpleClusterResolver(
         tf.train.ClusterSpec(addresses),
         task_type=processes.task.role,
@@ -97,7 +96,10 @@ class Rendezvous(cluster.Listener):
                 connection.close()
 
     def absent(self, peer: tasks.Task) -> str:
-        """Why a peer is not connected; empty when it is. One that has ended is a PeerLostError."""
+        """Return why a peer is not connected; empty if it is.
+
+        A peer that has exited is a PeerLostError.
+        """
         with self._changing:
             for name, connections in self._sockets.items():
                 if all(map(_ended, connections)):
@@ -107,8 +109,8 @@ class Rendezvous(cluster.Listener):
             connected = peer.name in self._sockets
         try:
             if connected:
-                # TensorFlow looks its address up, too, and only once. A new pod may connect before
-                # the name server knows it, or while an earlier denial is cached.
+                # TensorFlow resolves the peer's name too, and only once. A new pod may connect
+                # before the name server knows it, or while a negative answer is cached.
                 socket.getaddrinfo(*cluster.endpoint(peer), type=socket.SOCK_STREAM)
                 return ""
             connection = socket.create_connection(cluster.endpoint(peer), _PROBE_SECONDS)
@@ -188,15 +190,15 @@ class Rendezvous(cluster.Listener):
 def _keep_server(extended: Any) -> None:
     """Let later strategies of a script use the server of this one.
 
-    Each would reset the collectives of the server. A group that a faster peer has asked for by
-    then would be lost, and all processes would wait for it.
+    Otherwise, each would reset the server's collectives. A group that a faster peer has already
+    requested would be lost, and all processes would wait for it.
     """
     type(extended)._std_server_started = True
     type(extended)._enable_check_health = False  # the coordination service notices lost peers
 
 
 def _ended(connection: socket.socket) -> bool:
-    """Whether the other side is gone; it says nothing after its greeting."""
+    """Whether the peer has closed the connection; it sends nothing after its greeting."""
     connection.setblocking(False)
     try:
         return connection.recv(1) == b""

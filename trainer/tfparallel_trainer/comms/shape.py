@@ -1,4 +1,4 @@
-"""The mesh as a value: axes, degrees, and where each rank stands. Pure, without TensorFlow.
+"""The mesh as a value: axes, degrees, and the coordinates of each rank. Pure, without TensorFlow.
 
 A rank is one device of one process. Ranks are numbered row by row with the last axis of `Axis`
 varying fastest, so ranks that exchange most (tensor, spatial) are neighbours.
@@ -12,7 +12,7 @@ from tfparallel_trainer import errors
 
 
 class Axis(enum.StrEnum):
-    """What the ranks along one direction of the mesh divide among them; slowest first."""
+    """An axis of the mesh, named after what its ranks divide; slowest first."""
 
     DATA = "data"
     """The examples of a batch."""
@@ -30,9 +30,9 @@ MAX_PAIRED = 46
 """Groups of more ranks have no keys for their pairs."""
 
 _BLOCK_BITS = 18
-"""Of the keys that each mesh of a process has for itself."""
+"""Bits of a mesh's block of keys."""
 _BLOCKS = (1 << 30 - _BLOCK_BITS) - 1
-"""Meshes that have keys of their own; the block before those of the first is left to others."""
+"""Number of meshes with keys of their own; the first block has the keys of other groups."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -56,15 +56,15 @@ def pair_key(key: int, size: int, rank: int, other: int) -> int:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class MeshShape:
-    """How many ranks each axis has; all degrees are at least 1."""
+    """The number of ranks along each axis; all degrees are at least 1."""
 
     data: int = 1
     stage: int = 1
     spatial: int = 1
     tensor: int = 1
     generation: int = 0
-    """Which mesh of these processes this is, from 0. Each has thousands of keys of its own, because
-    TensorFlow remembers what belongs to a key for the life of a process."""
+    """Number of this mesh among those of the processes, from 0. Each mesh has its own block of
+    keys, because TensorFlow remembers what belongs to a key until the process exits."""
 
     def __post_init__(self) -> None:
         for axis in _AXES:
@@ -93,7 +93,7 @@ class MeshShape:
         return int(getattr(self, axis))
 
     def coordinates(self, rank: int) -> dict[Axis, int]:
-        """Where a rank stands along each axis; a ValueError if the mesh has no such rank."""
+        """The position of a rank along each axis; a ValueError if the mesh has no such rank."""
         self._check_rank(rank)
         position: dict[Axis, int] = {}
         for axis, degree in zip(reversed(_AXES), reversed(self.degrees), strict=True):
@@ -118,7 +118,7 @@ class MeshShape:
         return self._key(sum(self._keys(axis) for axis in _AXES) + number)
 
     def _key(self, number: int) -> int:
-        """The key of this number, of those of this mesh: below 2**30."""
+        """The key with a number in this mesh's block: below 2**30."""
         if number >= 1 << _BLOCK_BITS:
             axes = " x ".join(f"{axis} {self.degree(axis)}" for axis in _AXES)
             raise errors.BadConfigurationError(
@@ -128,7 +128,7 @@ class MeshShape:
         return (1 + self.generation % _BLOCKS << _BLOCK_BITS) + number
 
     def _keys(self, axis: Axis) -> int:
-        """How many keys the groups along an axis have, with their pairs."""
+        """Number of keys of the groups along an axis, with their pairs."""
         return self.size // self.degree(axis) * _width(self.degree(axis))
 
     def _check_rank(self, rank: int) -> None:
@@ -137,5 +137,5 @@ class MeshShape:
 
 
 def _width(size: int) -> int:
-    """How many keys a group has, with its pairs."""
+    """Number of keys of a group, with its pairs."""
     return 1 + math.comb(size, 2) if size <= MAX_PAIRED else 1

@@ -1,4 +1,4 @@
-"""Where this process's TPU is, told from its environment alone. Pure, without TensorFlow."""
+"""Finds this process's TPU from the environment. Pure, without TensorFlow."""
 
 import pathlib
 from collections.abc import Mapping
@@ -35,7 +35,7 @@ def find(env: Mapping[str, str], devices: pathlib.Path = pathlib.Path("/dev")) -
 
 
 def addresses(name: str) -> list[str]:
-    """The addresses host:port that a name consists of; none for other names."""
+    """The addresses (host:port) in a name; empty for other names."""
     if not name.startswith("grpc://"):
         return []
     parts = [part.removeprefix("grpc://") for part in name.split(",")]

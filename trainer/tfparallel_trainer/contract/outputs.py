@@ -99,7 +99,7 @@ class Summary(base.Model):
     """SHA-256 of the job file's content; a job file that differs is another run."""
 
     job_uid: str = ""
-    """The job's uid; empty when nobody names jobs."""
+    """The job's uid; empty outside a cluster."""
 
     module_digest: str | None = None
     """SHA-256 of the user's module; versions that did not compare it left it out."""
@@ -130,7 +130,7 @@ class Evaluated(base.Model):
     """SHA-256 of the job file's content."""
 
     job_uid: str
-    """The job's uid; empty when nobody names jobs."""
+    """The job's uid; empty outside a cluster."""
 
     beat: Annotated[int, pydantic.Field(ge=0)]
     """Grows while the evaluator has work under way: who waits for it sees that it lives."""

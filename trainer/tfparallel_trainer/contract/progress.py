@@ -47,7 +47,7 @@ class Progress(base.Model):
     """Training examples a second over all replicas, since the report before."""
 
     input_wait: limits.NumberText | None = None
-    """Share of its time that the coordinator waits for its input, lately: 0.35."""
+    """Recent share of time for which the coordinator waits for its input: 0.35."""
 
     metrics: Metrics = pydantic.Field(default_factory=dict)
     """The latest loss and metrics; those of the evaluation begin with val_."""
@@ -78,7 +78,7 @@ class StagePlacement(base.Model):
     """Bytes of weights on each of its devices; where they differ, the most."""
 
     busy_seconds: limits.SecondsText | None = None
-    """Seconds of a step in which it computes, lately; the rest it waits."""
+    """Recent seconds of a step in which the stage computes; it waits in the others."""
 
     planned_seconds: limits.SecondsText | None = None
     """The planner's estimate of it, for one core of a processor: compare its share of all stages.

@@ -137,7 +137,7 @@ class Callbacks(observer.Observer):
         memory: str = "",
         guard: Callable[[str], contextlib.AbstractContextManager[object]] = contextlib.nullcontext,
     ) -> None:
-        """Take a plan that is the same on all processes, and how far callbacks reach.
+        """Take a plan that is the same on all processes, and what callbacks see as the model.
 
         `hand_back` gives the caller's model the trained weights, and gives that model. `memory` is
         of the run that this one resumes. `guard` translates what callbacks raise, and says

@@ -36,7 +36,7 @@ _LOOK_SECONDS = 0.2
 
 
 class Termination:
-    """Whether this process was asked to end, and how long it may take."""
+    """Whether this process has received a signal to exit, and how long it may take."""
 
     def __init__(self, give_up: Callable[[], None], grace_seconds: float) -> None:
         """End by `give_up`, from another thread, before the process is killed after the grace."""

@@ -1,4 +1,4 @@
-"""Tells the operator which device has which part of the model: bounded in size, pure."""
+"""Reports the part of the model on each device to the operator: bounded in size, pure."""
 
 import dataclasses
 from collections.abc import Sequence
@@ -15,12 +15,12 @@ _TO = " to "
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Place:
-    """The devices that the ranks of a mesh stand for."""
+    """The devices of the ranks of a mesh."""
 
     mesh: shape.MeshShape
     cluster: tasks.Cluster
     kind: str
-    """What the devices are: GPU or CPU."""
+    """The kind of the devices: GPU or CPU."""
 
     def device(self, rank: int) -> str:
         """Name the device of a rank, such as worker-1/GPU:0."""
@@ -36,7 +36,7 @@ def describe(
     busy_seconds: Sequence[float] | None = None,
     expected: Plan | None = None,
 ) -> progress.Placement:
-    """Say where the parts of a model are.
+    """Describe where the parts of a model are.
 
     Args:
         parameter_bytes: for each stage, the bytes of weights on the device that has most of them.
@@ -80,7 +80,7 @@ def describe(
 
 
 def reasons(plan: Plan) -> tuple[str, ...]:
-    """Why a plan was chosen, as far as a report has room."""
+    """The reasons for a plan, as many as fit into a report."""
     shown = plan.reasons[: limits.MAX_REASONS]
     return tuple(limits.printable(reason, limits.MAX_REASON_LETTERS) for reason in shown)
 

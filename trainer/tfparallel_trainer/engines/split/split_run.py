@@ -57,7 +57,9 @@ class SplitRun(engine.RunTemplate):
             model_state = self._model_state = persistence.Persistence(
                 settings, module, all_peers, self._ranks.local, context.out.say
             )
-        self._compare_models(bare, examples.spec)  # functions of the user have bound the last now
+        self._compare_models(
+            bare, examples.spec
+        )  # the user's functions have now bound the last model
         saved = model_state.saved
         if saved is not None:
             context.until_end.enter_context(saved.living())
@@ -84,7 +86,7 @@ class SplitRun(engine.RunTemplate):
         )
 
     def _compare_models(self, bare: Any, spec: Any) -> None:
-        """Find what ranks take besides state, and refuse models that differ between processes."""
+        """Find closures of ranks, and refuse models that differ between processes."""
         cluster, layers = self.context.settings.cluster, likeness.describe(bare)
         models = [layers | trace for trace in captures.find(self._ranks, spec)]
         with self.context.watch.waiting():
@@ -117,7 +119,7 @@ class SplitRun(engine.RunTemplate):
         )
 
     def build_engine(self, engine_setup: setup.EngineSetup) -> engine.Engine:
-        """Build the pipeline's step, and what compares it with one process."""
+        """Build the pipeline's step, and its comparison with one process."""
         module, spec = self.context.module, self.context.settings.job.trainer
         state = self._model_state
         evaluator = None
@@ -152,8 +154,8 @@ class SplitRun(engine.RunTemplate):
     def _build_single(self, bare: Any, examples: batching.BatchSource) -> replica.Replica | str:
         """Build the model of one process, on the first process, to compare steps with it.
 
-        It comes before the ranks' heads: what functions of the user bind last is theirs. Gives why
-        there is none.
+        It is built before the ranks' heads, so that the user's functions stay bound to those.
+        Returns why it does not exist, if so.
         """
         settings = self.context.settings
         trainer = settings.job.trainer
@@ -188,7 +190,7 @@ class SplitRun(engine.RunTemplate):
             yield "the planner's choice: " + " ".join(self._plan.plan.reasons)
 
     def _describe_state(self) -> str:
-        """What a rank keeps of the optimizer's state, or why it keeps all."""
+        """The optimizer state that a rank keeps, or why it keeps all."""
         divided, rank = self._ranks.partition, self._ranks.local[0]
         if divided.mesh.data == 1:
             return "has no effect, because mesh.data is 1"
@@ -211,7 +213,7 @@ class SplitRun(engine.RunTemplate):
         )
 
     def _write_pipeline(self) -> None:
-        """Leave how the stages worked in the output directory, if this attempt has made steps."""
+        """Write the work of the stages to the output directory, if this attempt has made steps."""
         timing = self._ranks.timing
         if not timing.spans:
             return
@@ -226,8 +228,8 @@ class SplitRun(engine.RunTemplate):
 
 
 def _mesh_of(settings: Settings, count: int) -> job_file.Mesh:
-    """The job's mesh, all axes numbers that devices and batch fit; or the planner's to choose."""
-    job_mesh = settings.job.mesh or job_file.Mesh()  # the job file is refused without it
+    """The job's mesh with numbers that fit devices and batch, or `auto` for the planner."""
+    job_mesh = settings.job.mesh or job_file.Mesh()  # a job file without a mesh is refused
     if job_mesh.auto:
         return job_mesh
     processes = len(settings.cluster.tasks)
@@ -249,7 +251,7 @@ def _mesh_of(settings: Settings, count: int) -> job_file.Mesh:
 
 
 def _last_batch(spec: job_file.TrainerSpec, examples: batching.BatchSource) -> int:
-    """Examples of the smallest batch, as far as that is known before training."""
+    """Number of examples of the smallest batch, if known before training."""
     whole, remainder = divmod(examples.examples or 0, spec.global_batch_size)
     return (
         remainder

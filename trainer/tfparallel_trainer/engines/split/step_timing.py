@@ -1,4 +1,4 @@
-"""Recent timings of the stages: how long they compute, and when. Pure."""
+"""Recent timings of the stages: durations and moments of their work. Pure."""
 
 import collections
 import itertools
@@ -12,7 +12,7 @@ _KEPT_STEPS = 20
 """Number of steps whose timings are kept."""
 
 MOMENTS = 2 * len(schedule.Pass)
-"""Of each stage and microbatch: begin and end of each kind of work, 0 where there was none."""
+"""Moments of each stage and microbatch: start and end of each kind of work, 0 if it had none."""
 
 
 class StepTiming:
@@ -26,7 +26,7 @@ class StepTiming:
         """Of the first replica, by the clocks of its devices; in order."""
 
     def add(self, numbers: Sequence[float]) -> None:
-        """Take in a step: busy seconds of each stage, then `MOMENTS` of each and microbatch."""
+        """Add a step: busy seconds of each stage, then `MOMENTS` of each stage and microbatch."""
         busy, moments = numbers[: self._stages], numbers[self._stages :]
         if self._spans:
             self._busy.append(busy)
@@ -41,14 +41,14 @@ class StepTiming:
 
     @property
     def step_seconds(self) -> float | None:
-        """From the begin of a step to that of the next, the median; None before two steps."""
+        """Median seconds from the start of a step to that of the next. None: before two steps."""
         begins = [spans[0].begin for spans in self._spans if spans]
         between = [late - early for early, late in itertools.pairwise(begins)]
         return statistics.median(between) if between else None
 
     @property
     def spans(self) -> tuple[plan.Span, ...]:
-        """What the stages did in the step of median length, from its begin on."""
+        """The work of the stages in the step of median length, from its start."""
         steps = [spans for spans in self._spans if spans]
         if not steps:
             return ()

@@ -19,7 +19,7 @@ from tfparallel_trainer.objective import checks, independence, likeness, tracing
 from tfparallel_trainer.process_settings import Settings
 
 _TPU_START_SECONDS = 600
-"""How long a TPU may take to be initialised."""
+"""Seconds that the initialisation of a TPU may take."""
 
 
 class StrategyRun(engine.RunTemplate):
@@ -34,7 +34,7 @@ class StrategyRun(engine.RunTemplate):
         with context.watch.waiting():
             connections = rendezvous.meet(settings.cluster, limit, context.out.say)
             self._strategy = _build(context, connections)
-        context.stop.install()  # TensorFlow takes SIGTERM when it starts a cluster
+        context.stop.install()  # TensorFlow replaces the handler when it starts a cluster
         self._local_ranks = strategy_steps.ranks_of_process(self._strategy)
         _check_places(settings, self._strategy, self._local_ranks)
         self._device = devices.names(settings.cluster, count)[0]
@@ -65,7 +65,7 @@ class StrategyRun(engine.RunTemplate):
         return dataclasses.replace(engine_setup, start=position)
 
     def build_engine(self, engine_setup: setup.EngineSetup) -> engine.Engine:
-        """Trace nothing yet: the first step does."""
+        """Build the steps. The first call of each traces it."""
         settings, traced, evaluator = self.context.settings, self._traced, None
         omitted: list[str] = []
         if settings.job.trainer.verify is not job_file.Verify.OFF:
@@ -83,14 +83,14 @@ class StrategyRun(engine.RunTemplate):
         return strategy_steps.StrategyEngine(traced, step, evaluator, engine_setup.evaluation)
 
     def _compares_models(self, traced: strategy_steps.ReplicatedModel) -> bool:
-        """Whether processes can compare their models; TPUs hold variables in a way of their own."""
+        """Whether processes can compare their models. TPUs keep variables differently."""
         is_stateful = bool(checks.find_stateful(traced.replica.model))
         return traced.replicas > 1 and not self.context.settings.uses_tpu and not is_stateful
 
     def _compare_models(self, traced: strategy_steps.ReplicatedModel, spec: Any) -> None:
         """Refuse (UserCodeError) processes whose layers differ, or variables outside the model.
 
-        Constants are not: the number of a replica is one of them under a strategy.
+        Constants are not compared: under a strategy, a replica's number is one of them.
         """
         trace = traced.trace(spec)
         tracing.check(trace, traced.replicas)
@@ -115,7 +115,7 @@ class StrategyRun(engine.RunTemplate):
 
 
 def omissions(strategy: str, processes: int, *, compares_models: bool) -> list[str]:
-    """What is not compared with one process, nor between processes."""
+    """What is compared neither with one process nor between processes."""
     omitted = [f"strategy {strategy}, because a tf.distribute strategy holds the variables"]
     if processes > 1 and compares_models:
         omitted.append("constants of the processes' models, such as arrays that a loss closes over")
@@ -125,7 +125,7 @@ def omissions(strategy: str, processes: int, *, compares_models: bool) -> list[s
 
 
 def _build(context: setup.RunContext, connections: rendezvous.Rendezvous) -> Any:
-    """Build the strategy, the user's or that of a TPU: the first thing that TensorFlow does."""
+    """Build the user's strategy or a TPU's, before any other operation of TensorFlow."""
     if context.settings.uses_tpu:
         limit = context.settings.job.trainer.start_timeout_seconds + _TPU_START_SECONDS
         with cluster.limited(limit):
@@ -165,7 +165,7 @@ def _check_places(settings: Settings, strategy: Any, local_ranks: tuple[int, ...
 
 
 def check_optimizer(optimizer: Any) -> None:
-    """Refuse (UserCodeError) what an optimizer cannot do within a strategy's replicas."""
+    """Refuse (UserCodeError) settings of an optimizer that fail within a strategy's replicas."""
     if getattr(optimizer, "inner_optimizer", None) is not None:
         raise errors.UserCodeError(
             f"{type(optimizer).__name__} scales the loss (mixed_float16), and under a strategy "
@@ -189,7 +189,7 @@ def check_optimizer(optimizer: Any) -> None:
 
 
 def check_kind(strategy: Any, module: user.Module) -> None:
-    """Refuse (UserCodeError) what does not train all replicas together."""
+    """Refuse (UserCodeError) a strategy that does not train all replicas together."""
     kind = type(strategy).__name__
     if not isinstance(strategy, tf.distribute.Strategy):
         raise errors.UserCodeError(
@@ -205,7 +205,9 @@ def check_kind(strategy: Any, module: user.Module) -> None:
 
 
 def advise_transport(extended: Any) -> Iterator[str]:
-    """Say so if a strategy's GPUs exchange tensors by the hosts: the default between processes.
+    """Log a note if a strategy's GPUs exchange tensors by host memory.
+
+    That is the default between processes.
 
     Within one process, TensorFlow's MirroredStrategy chooses NCCL by itself.
     """
@@ -224,13 +226,13 @@ def advise_transport(extended: Any) -> Iterator[str]:
 
 
 def _connect_tpu(context: setup.RunContext) -> Any:
-    """Initialise the TPU that the environment names, and give the strategy that uses all of it."""
+    """Initialise the TPU that the environment names, and return a strategy for all of it."""
     settings = context.settings
     name = tpu_name.find(os.environ)
     hosts = [
         tasks.Task("tpu", index, address) for index, address in enumerate(tpu_name.addresses(name))
     ]
-    # TensorFlow waits for them for ever, without a word.
+    # TensorFlow waits for them without a limit or a message.
     limit = settings.job.trainer.start_timeout_seconds
     cluster.reach(settings.cluster, hosts, limit, context.out.say)
     try:

@@ -1,8 +1,8 @@
-"""What all replicas of a strategy run together, as traced functions.
+"""Traced functions that all replicas of a strategy run together.
 
-Keras' optimizers clip a replica's own gradient and add up afterwards, which is another update than
-that of one process. So gradients are added up here first, and the optimizer then runs in a context
-that has nothing left to add: it clips and applies the sum, on every replica alike.
+Keras' optimizers clip a replica's own gradient and add up afterwards, so the update differs from
+that of one process. So this module adds up gradients first. The optimizer then runs in a context
+that does not reduce: it clips and applies the sum, the same on every replica.
 """
 
 import contextlib
@@ -30,11 +30,11 @@ from tfparallel_trainer.objective import (
 from tfparallel_trainer.objective.replica import Replica
 
 MOST_TRACED = 32
-"""Functions that are kept: batches of ever other lengths would fill the memory with them."""
+"""Maximum number of cached functions: batches of ever new lengths would fill the memory."""
 
 
 class ReplicatedModel:
-    """A model that a strategy holds and runs; replicas without examples get a batch of none."""
+    """A model within a strategy; replicas without examples get an empty batch."""
 
     def __init__(self, strategy: Any, module: user.Module, replica: Replica) -> None:
         self.module = module
@@ -42,11 +42,12 @@ class ReplicatedModel:
         self._strategy = strategy
         self._places = ranks_of_process(strategy)
         self._traced: dict[tuple[Any, ...], Any] = {}
-        """By what is run and the shapes that it takes; the one that was used last is the last."""
+        """Cached functions by what they run and the shapes of their arguments; the last used one is
+        last."""
 
     @property
     def replicas(self) -> int:
-        """How many there are in all processes."""
+        """Number of replicas in all processes."""
         return int(self._strategy.num_replicas_in_sync)
 
     def report(self) -> dict[str, float]:
@@ -57,7 +58,7 @@ class ReplicatedModel:
         return metric_sums.results(self.replica, states)
 
     def share_state(self, numbers: Sequence[int]) -> list[int]:
-        """Give every replica the state of the first one, and every process its numbers."""
+        """Copy the first replica's state to every replica, and its numbers to every process."""
         start = tf.constant(list(numbers), tf.int64)
         (shared,) = self._everywhere(
             "state", lambda replica: [state.spread(replica, replica.state(), start)]
@@ -65,7 +66,7 @@ class ReplicatedModel:
         return [int(number) for number in np.atleast_1d(shared.numpy())]
 
     def share_statistics(self) -> None:
-        """Give every replica the first one's weights that are not trained."""
+        """Copy the first replica's untrained weights to every replica."""
         if self.replica.statistics():
             nothing = tf.zeros((1,), tf.int64)
             self._everywhere(
@@ -73,9 +74,9 @@ class ReplicatedModel:
             )
 
     def trace(self, spec: Any) -> tracing.Trace:
-        """Find what replicas take besides state; nothing is computed.
+        """Find the closures of a replica's step, without computing anything.
 
-        Variables that the strategy itself keeps are no closures of a replica's own.
+        Variables that the strategy itself manages are not closures.
         """
 
         def on_replica(part: Any) -> None:
@@ -96,11 +97,11 @@ class ReplicatedModel:
         return dataclasses.replace(trace, closures=closures)
 
     def barrier(self) -> None:
-        """Return when every replica has come here."""
+        """Return once every replica has called it."""
         self._everywhere("barrier", lambda replica: [replica.data.sum(tf.ones((1,)))])
 
     def spread(self, give: Callable[[int], list[Any]]) -> Any:
-        """Give each replica of this process its own tensors, by its place here."""
+        """Return each replica's own tensors, from its index in this process."""
         return self._strategy.experimental_distribute_values_from_function(
             lambda context: give(self._places.index(int(context.replica_id_in_sync_group)))
         )
@@ -113,11 +114,11 @@ class ReplicatedModel:
         spec: Any,
         *others: Any,
     ) -> list[tf.Tensor]:
-        """Run something on every replica's part of a batch; give what the first one gives.
+        """Run a function on every replica's part of a batch; returns the first replica's result.
 
-        It gets the replica, its part, whether each replica has examples, and the other arguments.
-        There is one function for each pattern of sizes: replicas of different sizes are traced one
-        by one, and TPUs compile fixed shapes.
+        `run` gets the replica, its part, whether each replica has examples, and the other
+        arguments. Each pattern of sizes has its own trace: replicas of different sizes are traced
+        one by one, and TPUs compile fixed shapes.
         """
         everywhere = batch.examples >= self.replicas
         parts = [train_step.nothing(spec) if part is None else part for part in batch.parts]
@@ -133,7 +134,7 @@ class ReplicatedModel:
         return results
 
     def _everywhere(self, what: str, run: Callable[[Replica], list[tf.Tensor]]) -> list[tf.Tensor]:
-        """Run something without examples on every replica; give what the first one gives."""
+        """Run a function without examples on every replica; returns the first replica's result."""
         function = self._function((what,), lambda: run(self._replica_in_context()), ())
         results: list[tf.Tensor] = function()
         return results
@@ -141,7 +142,7 @@ class ReplicatedModel:
     def _function(
         self, key: tuple[Any, ...], on_replica: Callable[..., list[tf.Tensor]], inputs: Any
     ) -> Any:
-        """What calls a function on every replica, traced once for a key that is in use."""
+        """Return a function that runs on every replica, traced once for each cached key."""
 
         def on_all(*arguments: Any) -> list[tf.Tensor]:
             outcomes = self._strategy.run(on_replica, args=arguments)
@@ -185,7 +186,7 @@ class StrategyTrainStep(engine.Step):
         *,
         omitted: Sequence[str] = (),
     ) -> None:
-        """Take what says what is not compared with one process, where a job asks for that."""
+        """Take what is not compared with one process; empty if the job asks for no comparison."""
         super().__init__(traced.module, traced.replica, traced.replicas, targets)
         self._steps = traced
         self._spec = spec
@@ -220,12 +221,12 @@ class StrategyEngine(engine.Synchronous):
         return self._steps.report()
 
     def barrier(self) -> None:
-        """Return when every replica has come here."""
+        """Return once every replica has called it."""
         self._steps.barrier()
 
 
 class Omission:
-    """Says with the first step of an attempt why steps are not compared with one process."""
+    """Reports with the first step of an attempt why steps are not compared with one process."""
 
     def __init__(self, omitted: Sequence[str]) -> None:
         self._omitted = omitted
@@ -233,7 +234,7 @@ class Omission:
     def __call__(
         self, step: int, batch: batching.Batch, changed: bool = False
     ) -> verification.Check | None:
-        """Give the check of a step, by its number from 1, which compares nothing."""
+        """Return an empty check of a step, by its number from 1."""
         omitted, self._omitted = self._omitted, []
         return verification.Check(step, {}, omitted) if omitted else None
 
@@ -286,7 +287,7 @@ def _sums(replica: Replica, part: Any, everywhere: bool) -> list[tf.Tensor]:
 
 @contextlib.contextmanager
 def _kept(replica: Replica, part: Any, everywhere: bool) -> Iterator[None]:
-    """Put back what a batch of no examples changes: statistics of nothing are no numbers."""
+    """Restore what an empty batch changes: its statistics are NaN."""
     before = None if everywhere else state.Memory(replica, updates_too=False)
     yield
     if before is not None:
@@ -294,7 +295,7 @@ def _kept(replica: Replica, part: Any, everywhere: bool) -> Iterator[None]:
 
 
 class StrategyCommunicator(collectives.Communicator):
-    """A replica's end of its strategy; make one in each replica, while it is traced."""
+    """A replica's communicator within its strategy; create one in each replica's trace."""
 
     def __init__(self, context: Any) -> None:
         super().__init__(0, 1, 0, "")
@@ -329,8 +330,8 @@ class StrategyCommunicator(collectives.Communicator):
 
 
 class NoReduceContext(synchrony.NestedReplicaContext):
-    """A replica's context in which gradients are sums already; enter it around `apply`."""
+    """A replica context in which gradients are already sums; enter it around `apply`."""
 
     def all_reduce(self, reduce_op: Any, value: Any, options: Any = None) -> Any:
-        """Give the value back: it is the same on all replicas."""
+        """Return the value, which is the same on all replicas."""
         return value

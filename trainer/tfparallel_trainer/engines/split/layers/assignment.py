@@ -1,8 +1,9 @@
-"""Chooses for each node of a graph how it is split, and says how every tensor then lies.
+"""Chooses how each node of a graph is split, and so the layout of every tensor.
 
-A node is split as the user chose, or else in a way of its rules. Among those that use most axes and
-divide its weights it is the one that communicates least: for two layers in a row a column and then
-a row. It never looks ahead. What has no rule is replicated, on inputs that are gathered first.
+A node is split as the user chose, or else by one of its rules. Among the rules that use most axes
+and divide its weights, the one that communicates least is chosen. For two layers in a row, that is
+a column and then a row. The choice never looks ahead. A node without a rule is replicated, on
+inputs that are gathered first.
 """
 
 import dataclasses
@@ -15,7 +16,7 @@ from tfparallel_trainer.engines.split.layers.rules import catalog, registry
 from tfparallel_trainer.engines.split.model import graph
 
 _USUAL_BATCH = 32
-"""Examples of a microbatch, to weigh what grows with the batch against what does not."""
+"""Examples of a microbatch, to compare costs that grow with the batch with those that do not."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -26,16 +27,16 @@ class Choice:
     sharding: str
     """The name of its rule, or `registry.REPLICATED`."""
     split: registry.Split
-    """With an entry for every tensor that the node takes or makes."""
+    """The split, with a layout for every input and output of the node."""
     resharding: tuple[communication.Traffic, ...]
-    """What it costs to bring its inputs into the layouts that it wants. An input that an earlier
-    node has had brought into the same layout costs nothing more."""
+    """The cost of converting its inputs to the layouts that it needs. An input costs nothing if it
+    was converted to the same layout for an earlier node."""
     why: str
-    """Why it is replicated, when rules were tried or are missing; else empty."""
+    """Why it is replicated: rules failed or are missing; else empty."""
 
     @property
     def costs(self) -> tuple[communication.Traffic, ...]:
-        """All that it communicates for each microbatch."""
+        """All communication of the node for each microbatch."""
         return (*self.resharding, *self.split.costs)
 
 
@@ -48,16 +49,16 @@ class Assignment:
     choices: tuple[Choice, ...]
     """In the order of the model's nodes."""
     layouts: Mapping[int, layout.Layout]
-    """How each tensor lies once it is made; inputs of the model are whole."""
+    """The layout of each tensor once it is computed; inputs of the model are replicated."""
     variables: Mapping[str, registry.Shard]
-    """How each variable of the model lies, by key."""
+    """The layout of each variable of the model, by key."""
 
     def for_node(self, node: graph.Node) -> Choice:
         """The choice for a node of the model."""
         return next(choice for choice in self.choices if choice.node is node)
 
     def parts(self, coordinates: Mapping[shape.Axis, int]) -> dict[str, layout.Part]:
-        """Which part of each variable the rank at a place of the mesh keeps, by key."""
+        """The part of each variable, by key, that the rank at some coordinates keeps."""
         return {key: shard.layout.part(coordinates) for key, shard in self.variables.items()}
 
     def check(self) -> None:
@@ -93,12 +94,12 @@ def assign(model: graph.Graph, degrees: Mapping[shape.Axis, int]) -> Assignment:
         result = _Walk(model, degrees, frozenset(uncut)).run()
         if isinstance(result, Assignment):
             return result
-        # Two nodes read a variable and cannot do so with one part of it, so neither is split.
+        # If two nodes that read a variable need different parts of it, neither is split.
         uncut |= result
 
 
 class _Walk:
-    """One pass over the nodes; `_uncut` are the variables that may not be cut."""
+    """One pass over the nodes; `_uncut` are the variables that must not be sharded."""
 
     def __init__(
         self, model: graph.Graph, degrees: Mapping[shape.Axis, int], uncut: frozenset[str]
@@ -115,7 +116,7 @@ class _Walk:
         self._choices: list[Choice] = []
 
     def run(self) -> Assignment | set[str]:
-        """Choose for all nodes; or give the variables that must stay whole for that."""
+        """Choose for all nodes. If that fails, return the variables that must not be sharded."""
         for node in self._model.nodes:
             choice = self._choose(node)
             for key in node.variables:
@@ -175,7 +176,7 @@ class _Walk:
         return self._choice(node, registry.REPLICATED, registry.Split(), why)
 
     def _checked(self, node: graph.Node, split: registry.Split) -> registry.Split:
-        """See that variables can be cut so, and are where other nodes read them, too."""
+        """Check that variables can be sharded so, and agree with other nodes that read them."""
         for key, shard in split.variables.items():
             elementwise.check_variable(self._model.variables[key], shard.layout)
             if key in self._uncut and shard != self._unsplit(key):
@@ -208,7 +209,7 @@ class _Walk:
                 tensor in self._trained,
             )
         ]
-        # A rule does not know how many rows each example has in the node.
+        # A rule does not know the number of rows of an example in the node.
         rows = self._model.tensors[node.inputs[0]].rows_of_example if node.inputs else 1
         costs = tuple(dataclasses.replace(traffic, rows=rows) for traffic in split.costs)
         return Choice(

@@ -1,4 +1,4 @@
-"""What splitting a layer costs in communication, as data. Pure."""
+"""The communication cost of splitting a layer, as data. Pure."""
 
 import dataclasses
 import enum
@@ -19,7 +19,7 @@ class CollectiveKind(enum.StrEnum):
     EXCHANGE = "exchange"
     """Each rank gives every other one a part (all-to-all)."""
     HALO = "halo"
-    """Ranks give their neighbours rows; the rank that gives most is meant."""
+    """Ranks send rows to their neighbours. The cost is that of the rank that sends most."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -30,21 +30,22 @@ class Traffic:
     axis: Axis
     work: schedule.Pass
     shape: tuple[int | None, ...]
-    """Of the tensor that each rank brings. None: of the batch or the data; counts as 1."""
+    """Shape of each rank's input tensor. None: a size that depends on the batch or the data; counts
+    as 1."""
     dtype: str
     parts: int = 1
-    """Into how many parts the batch is divided; the largest is meant."""
+    """Number of parts of the batch; the cost is that of the largest."""
     rows: int = 1
-    """What each example adds to the dimension that grows with the batch; 0 where none does."""
+    """Rows of each example in the dimension that grows with the batch; 0: no dimension does."""
 
     def brought(self, batch: int) -> int:
-        """Bytes of the tensor that a rank brings."""
+        """Bytes of a rank's input tensor."""
         grows = self.rows and None in self.shape
         rows = -(-batch * self.rows // self.parts) if grows else 1
         return rows * math.prod(size or 1 for size in self.shape) * graph.itemsize(self.dtype)
 
     def sent(self, batch: int, ranks: int) -> float:
-        """Bytes that a rank sends to others when the group is a ring."""
+        """Bytes that a rank sends if the group is a ring."""
         share = {
             CollectiveKind.SUM: 2 * (ranks - 1) / ranks,
             CollectiveKind.GATHER: ranks - 1,
@@ -54,14 +55,14 @@ class Traffic:
         return share * self.brought(batch)
 
     def messages(self, ranks: int) -> int:
-        """How often a rank sends: around the ring, for a sum twice; to both neighbours at most."""
+        """Number of messages of a rank: around the ring, twice for a sum; or to two neighbours."""
         around = ranks - 1
         times = {CollectiveKind.SUM: 2 * around, CollectiveKind.HALO: min(2, around)}
         return times.get(self.kind, around)
 
 
 def carried(dtype: str) -> str:
-    """The type in which parts of tensors travel: not every one can be gathered."""
+    """The type in which parts of tensors are sent: not every type can be gathered."""
     if dtype == "bfloat16":
         return "float32"
     return (
@@ -76,7 +77,7 @@ def resharding(
     after: layout.Layout,
     has_gradient: bool,
 ) -> tuple[Traffic, ...]:
-    """What it costs to bring a tensor of a whole shape from one layout into another."""
+    """The cost of converting a tensor, of a full shape, from one layout to another."""
     costs: list[Traffic] = []
     now = before
     for change in layout.changes(before, after):

@@ -1,7 +1,8 @@
-"""Which optimizers, constraints and regularisers work on a part of a variable by itself.
+"""Checks that optimizers, constraints and regularisers can work on a part of a variable alone.
 
 An optimizer that changes each element by its own gradient and state does the same to a part as to
-the whole. One that takes a norm or a mean of the variable does not: it would take that of the part.
+the whole. An optimizer that uses a norm or a mean of the variable does not: it would use the
+part's.
 """
 
 from collections.abc import Mapping
@@ -23,7 +24,7 @@ REASONS: Mapping[type, str] = {
     keras.optimizers.Adafactor: "takes means over each variable",
     keras.optimizers.Muon: "makes the update of each matrix orthogonal",
 }
-"""Why others do not."""
+"""Why other optimizers do not."""
 
 _NORMS = (keras.constraints.MaxNorm, keras.constraints.MinMaxNorm, keras.constraints.UnitNorm)
 _SUMS = (keras.regularizers.L1, keras.regularizers.L2, keras.regularizers.L1L2)
@@ -72,7 +73,7 @@ def _reason(kind: type) -> str:
 
 
 def check_variable(variable: Any, variable_layout: layout.Layout) -> None:
-    """Refuse (CannotSplitError) a variable if parts of it cannot bear what a layer does to it."""
+    """Refuse (CannotSplitError) a variable whose constraint or regularizer needs all of it."""
     cut = {index for index, cut in enumerate(variable_layout.cuts) if cut is not None}
     if not cut:
         return
@@ -90,7 +91,7 @@ def check_variable(variable: Any, variable_layout: layout.Layout) -> None:
 
 
 def is_local(constraint: Any, cut: set[int], rank: int) -> bool:
-    """Whether a constraint, or None, does the same to parts that some dimensions are cut into."""
+    """Whether a constraint, or None, has the same effect if some dimensions are sharded."""
     if constraint is None or type(constraint) is keras.constraints.NonNeg:
         return True
     if type(constraint) not in _NORMS:

@@ -1,7 +1,7 @@
-"""How a tensor or a variable lies on the ranks that split a layer, as a value. Pure.
+"""The layout of a tensor or a variable over the ranks that split a layer. Pure.
 
-Each dimension is whole on every rank or cut over one axis of the mesh. The data axis is no matter
-here: each of its ranks has examples of its own, and dimension 0 of a tensor is those.
+Each dimension is whole on every rank or cut over one axis of the mesh. Layouts ignore the data
+axis: each of its ranks has its own examples, in dimension 0 of a tensor.
 """
 
 import dataclasses
@@ -12,7 +12,7 @@ from typing import Self
 from tfparallel_trainer.comms import shape
 
 Part = tuple[slice, ...]
-"""Which rows of each dimension a rank has."""
+"""The rows of each dimension that a rank has."""
 
 AXES = (shape.Axis.SPATIAL, shape.Axis.TENSOR)
 """The axes that a layer can be split over."""
@@ -20,7 +20,7 @@ AXES = (shape.Axis.SPATIAL, shape.Axis.TENSOR)
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Cut:
-    """How one dimension is divided; the ranks' rows follow each other in the order of the axis."""
+    """The division of one dimension. The ranks' rows follow each other in the order of the axis."""
 
     axis: shape.Axis
     sizes: tuple[int, ...]
@@ -38,23 +38,23 @@ class Cut:
         return sum(self.sizes)
 
     def rows(self, index: int) -> slice:
-        """The rows of a rank, by its place along the axis."""
+        """The rows of a rank, by its index along the axis."""
         begin = sum(self.sizes[:index])
         return slice(begin, begin + self.sizes[index])
 
     def times(self, factor: int) -> Self:
-        """The cut of a dimension in which `factor` rows stand for each row of this one."""
+        """The cut of a dimension with `factor` rows for each row of this one."""
         return type(self)(self.axis, tuple(size * factor for size in self.sizes))
 
     def coarsen(self, factor: int) -> Self:
-        """The cut in which one row stands for `factor` rows, none of which a border divides."""
+        """The cut of a dimension with one row for each `factor` rows; borders must fit."""
         if any(size % factor for size in self.sizes):
             raise ValueError(f"parts of {self.sizes} rows are no multiples of {factor}")
         return type(self)(self.axis, tuple(size // factor for size in self.sizes))
 
 
 def even(axis: shape.Axis, size: int, ranks: int, unit: int = 1) -> Cut:
-    """Divide rows as evenly as can be, in units that stay together; each rank has some."""
+    """Divide rows as evenly as possible, in units that stay together. No rank is empty."""
     units = size // unit
     if units < ranks:
         raise ValueError(f"{units} cannot be divided over {ranks} ranks")
@@ -64,7 +64,7 @@ def even(axis: shape.Axis, size: int, ranks: int, unit: int = 1) -> Cut:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Layout:
-    """One entry for each dimension: None when it is whole."""
+    """One entry for each dimension. None: it is not divided."""
 
     cuts: tuple[Cut | None, ...]
 
@@ -78,7 +78,7 @@ class Layout:
 
     @property
     def is_whole(self) -> bool:
-        """Whether every rank has all of it."""
+        """Whether every rank has the full tensor."""
         return all(cut is None for cut in self.cuts)
 
     @property
@@ -87,19 +87,19 @@ class Layout:
         return frozenset(cut.axis for cut in self.cuts if cut is not None)
 
     def find_cut(self, axis: shape.Axis) -> tuple[int, Cut] | None:
-        """Which dimension an axis cuts, and how."""
+        """Return the dimension that an axis cuts, and the cut."""
         for dimension, cut in enumerate(self.cuts):
             if cut is not None and cut.axis is axis:
                 return dimension, cut
         return None
 
     def dimension(self, axis: shape.Axis) -> int | None:
-        """Which dimension an axis cuts."""
+        """The dimension that an axis cuts."""
         position = self.find_cut(axis)
         return None if position is None else position[0]
 
     def put(self, dimension: int, cut: Cut | None) -> Self:
-        """The layout in which one dimension lies otherwise; -1 is the last one."""
+        """The same layout with another cut, or None, of one dimension; -1 is the last one."""
         cuts = list(self.cuts)
         cuts[dimension] = cut
         return type(self)(tuple(cuts))
@@ -110,7 +110,7 @@ class Layout:
         return type(self)(tuple(kept))
 
     def part(self, coordinates: Mapping[shape.Axis, int]) -> Part:
-        """The rows that the rank at a place of the mesh has; axes that are not given are 0."""
+        """The rows of the rank at some coordinates of the mesh; missing axes are 0."""
         return tuple(
             slice(None) if cut is None else cut.rows(coordinates.get(cut.axis, 0))
             for cut in self.cuts
@@ -135,7 +135,7 @@ class Layout:
 
 @functools.cache
 def whole(rank: int) -> Layout:
-    """The layout of a tensor of `rank` dimensions that every rank has all of."""
+    """The layout of a replicated tensor with `rank` dimensions."""
     return Layout((None,) * rank)
 
 
@@ -146,7 +146,7 @@ def cut(rank: int, dimension: int, by: Cut) -> Layout:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Change:
-    """A step from one layout to another: the dimension that an axis cuts, and how; None is none."""
+    """A step from one layout to another: an axis cuts another dimension, or none."""
 
     axis: shape.Axis
     before: tuple[int, Cut] | None

@@ -1,11 +1,13 @@
-"""How the rows of an image are divided over ranks, and which rows a layer takes from others. Pure.
+"""Divides the rows of an image over ranks, and plans the rows that a layer needs from other ranks.
 
-Rows run along the axis that the spatial axis of the mesh divides: the height, the length in one
-dimension, the first of three. Every tensor is divided alike (`divide`), so a layer's input and its
-output need not have heights that fit each other: what a rank lacks for its rows comes from whoever
-has it. The share of a layer says what a rank must have, what it adds at the edges of the whole
-image, and what of its result is too much. Window arithmetic is that of TensorFlow (`tf.nn.conv2d`
-and its transpose), on the size of the whole image.
+Pure.
+
+Rows are the dimension that the spatial axis of the mesh divides: the height, the length in one
+dimension, or the first of three. Every tensor is divided in the same way (`divide`), so the heights
+of a layer's input and output need not match. A rank gets the rows that it lacks from the ranks that
+have them. The share of a layer says which rows a rank needs. It also says which rows it adds at the
+edges of the whole image, and which rows of the result it drops. Window arithmetic is that of
+TensorFlow (`tf.nn.conv2d` and its transpose), on the size of the whole image.
 """
 
 import dataclasses
@@ -17,10 +19,10 @@ Spans = tuple[range, ...]
 
 
 def divide(size: int, ranks: int) -> Spans:
-    """Divide rows over ranks as evenly as can be; a ValueError if ranks are more.
+    """Divide rows over ranks as evenly as possible; a ValueError if there are more ranks.
 
-    Rank r starts at row floor(r * size / ranks). So the borders of two sizes lie at the same place
-    of the image, but for less than one row.
+    Rank r starts at row floor(r * size / ranks). So the borders of two sizes are less than one row
+    apart in the image.
     """
     if size < ranks:
         raise ValueError(f"{size} rows are too few for {ranks} ranks")
@@ -35,7 +37,7 @@ def overlap(first: range, other: range) -> range:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class RowTransfer:
-    """Rows that one rank has and another one needs."""
+    """Rows that one rank sends to another."""
 
     source: int
     target: int
@@ -44,11 +46,11 @@ class RowTransfer:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Share:
-    """What one rank does for its rows of a layer's output.
+    """The computation of one rank's rows of a layer's output.
 
-    It takes the rows `input`, adds `before` and `after` rows of padding, and computes. Of the
-    result it leaves out the first `skip` rows, and keeps as many of the others as `output` has.
-    Where there are fewer (`skip` may be negative), rows of zeros take their place.
+    It takes the rows `input`, adds `before` and `after` rows of padding, and computes. It drops the
+    first `skip` rows of the result, and keeps as many of the others as `output` has. Missing rows
+    (`skip` may be negative) are zeros.
     """
 
     output: range
@@ -60,7 +62,7 @@ class Share:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class RowPlan:
-    """What each rank does for its rows of a layer's output, and who gives whom rows for that."""
+    """The shares of all ranks in a layer's output, and the transfers of rows between them."""
 
     owned: Spans
     """The rows of the layer's input that each rank has: each row has one owner."""
@@ -73,14 +75,14 @@ class RowPlan:
 
     @property
     def outputs(self) -> Spans:
-        """The rows of the layer's output that each rank makes."""
+        """The rows of the layer's output that each rank computes."""
         return tuple(share.output for share in self.shares)
 
     @functools.lru_cache  # noqa: B019
     def messages(self) -> tuple[RowTransfer, ...]:
-        """What ranks send each other before the layer computes, in one order for all of them.
+        """The transfers before the layer computes, in one order for all ranks.
 
-        Pairs that share no rank are next to each other, so they can exchange at the same time.
+        Pairs without a common rank are next to each other, so they can exchange at the same time.
         """
         messages = [
             RowTransfer(source, target, rows)
@@ -92,16 +94,16 @@ class RowPlan:
         return tuple(messages)
 
     def sent(self, rank: int) -> int:
-        """The rows that a rank gives to others; their gradients come back to it."""
+        """The rows that a rank sends to others; it gets their gradients back."""
         return sum(len(message.span) for message in self.messages() if message.source == rank)
 
     def taken(self, rank: int) -> int:
-        """The rows that a rank gets from others; it gives their gradients back."""
+        """The rows that a rank receives from others; it sends their gradients back."""
         return sum(len(message.span) for message in self.messages() if message.target == rank)
 
     @property
     def reach(self) -> int:
-        """How many ranks away the farthest partner is: 1 when only neighbours exchange rows."""
+        """The distance in ranks of the farthest partner: 1 if only neighbours exchange rows."""
         return max((abs(message.source - message.target) for message in self.messages()), default=0)
 
 
@@ -126,7 +128,7 @@ class Window:
 
 
 def windows(owned: Spans, window: Window, padding: str) -> RowPlan:
-    """Plan what slides a window over its input; padding is "valid", "same" or "causal"."""
+    """Plan a layer that slides a window over its input; padding is "valid", "same" or "causal"."""
     size = owned[-1].stop
     output_size = window.output_size(size, padding)
     surplus = (output_size - 1) * window.stride + window.extent - size
@@ -144,7 +146,7 @@ def windows(owned: Spans, window: Window, padding: str) -> RowPlan:
 def transposed(owned: Spans, output_size: int, window: Window, padding: str) -> RowPlan:
     """Plan a transposed convolution, which adds each input row into the rows of a window.
 
-    Padding is "valid" or "same", which leaves out what the convolution from output to input adds.
+    Padding is "valid" or "same", which drops the padding of the convolution from output to input.
     """
     size = owned[-1].stop
     surplus = (size - 1) * window.stride + window.extent - output_size
@@ -161,7 +163,7 @@ def transposed(owned: Spans, output_size: int, window: Window, padding: str) -> 
 
 
 def repeated(owned: Spans, factor: int) -> RowPlan:
-    """Plan what repeats each row `factor` times."""
+    """Plan a layer that repeats each row `factor` times."""
 
     def share(output: range) -> Share:
         needed = range(output.start // factor, -(-output.stop // factor))
@@ -171,13 +173,13 @@ def repeated(owned: Spans, factor: int) -> RowPlan:
 
 
 def padded(owned: Spans, before: int, after: int) -> RowPlan:
-    """Plan what adds rows before and after, or leaves rows out where these are negative."""
+    """Plan a layer that adds rows before and after, or drops rows if the numbers are negative."""
     size = owned[-1].stop
 
     def share(output: range) -> Share:
         start, stop = output.start - before, output.stop - before
         needed = overlap(range(start, stop), range(size))
-        if not needed:  # nothing but padding
+        if not needed:  # only padding
             return Share(output, range(0), before=len(output))
         return Share(output, needed, before=needed.start - start, after=stop - needed.stop)
 
@@ -185,6 +187,6 @@ def padded(owned: Spans, before: int, after: int) -> RowPlan:
 
 
 def _inside(start: int, stop: int, size: int) -> range:
-    """The rows that there are of those asked for, and at least one."""
+    """The existing ones of the requested rows, at least one."""
     start = min(max(start, 0), size - 1)
     return range(start, max(start + 1, min(stop, size)))

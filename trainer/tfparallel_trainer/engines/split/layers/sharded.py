@@ -1,4 +1,4 @@
-"""Runs nodes of a graph for one rank of a group that splits layers, on its parts of everything."""
+"""Runs nodes of a graph for one rank of a group that splits layers, on the rank's parts."""
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any
@@ -25,11 +25,11 @@ def run_nodes(
     """Run some nodes of a graph; all ranks of the groups run the same ones.
 
     Args:
-        tensors: this rank's parts of what comes from outside, by number, as `plan.layouts` says.
-        leaving: the tensors that others than these nodes use. Gradients come in through them only.
-            They come in one operation, so that all ranks communicate in the same order.
-        constant: those that no gradient comes to. It must not be one of zeros, which an optimizer
-            takes for another thing than none.
+        tensors: this rank's parts of tensors from outside, by number, in the layouts of `plan`.
+        leaving: the tensors that are used outside of these nodes. Gradients enter through them
+            only, by one operation, so that all ranks communicate in the same order.
+        constant: the leaving tensors without a gradient. A gradient of zeros would not do, because
+            an optimizer treats it differently.
         same_dropout: whether random layers draw what the unsplit model would.
 
     Returns:
@@ -42,7 +42,7 @@ def run_nodes(
     brought: dict[tuple[int, layout.Layout], Any] = {}
 
     def bring(tensor: int, tensor_layout: layout.Layout) -> Any:
-        """Give a tensor in the layout that a node wants; nodes that want the same share it."""
+        """Convert a tensor to the layout that a node needs; nodes share the result."""
         if (tensor, tensor_layout) not in brought:
             before = plan.layouts[tensor]
             brought[tensor, tensor_layout] = adjoint.reshard(
@@ -85,7 +85,7 @@ def run_nodes(
 
 
 def _with_sizes(local: registry.Local, outputs: Sequence[Any]) -> dict[int, Any]:
-    """Give parts the sizes that some operations forget; without them they cannot be gathered."""
+    """Set the static sizes that some operations lose; without them, parts cannot be gathered."""
     parts: dict[int, Any] = {}
     for number, part in zip(local.node.outputs, outputs, strict=True):
         dims = local.split.gives[number].local(local.model.tensors[number].shape, local.place())
@@ -98,7 +98,7 @@ def _with_sizes(local: registry.Local, outputs: Sequence[Any]) -> dict[int, Any]
 
 
 def unsharded(plan: assignment.Assignment, tensor: int, part: Any, groups: adjoint.Group) -> Any:
-    """Make a tensor whole on every rank, as the loss and the metrics want an output."""
+    """Gather a tensor on every rank, as the loss and the metrics need an output."""
     tensor_layout = plan.layouts[tensor]
 
     def gather(shard: Any) -> Any:

@@ -1,6 +1,7 @@
 """A model as a value: nodes in an order in which they can run, and the tensors between them.
 
-A tensor is a number here. Nothing here computes or knows Keras; what a node calls is opaque.
+A tensor is identified by a number. This module neither computes nor knows Keras; the callable of a
+node is opaque.
 """
 
 import dataclasses
@@ -13,7 +14,7 @@ _TYPE_BITS = {"bool": 8, "none": 0}
 
 
 class NodeKind(enum.StrEnum):
-    """What a node calls."""
+    """The kind of callable of a node."""
 
     LAYER = "layer"
     """A layer; gets `training` as well."""
@@ -25,25 +26,25 @@ class NodeKind(enum.StrEnum):
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Edge:
-    """The place of a tensor among the arguments of a node."""
+    """A tensor's position among the arguments of a node."""
 
     tensor: int
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Tensor:
-    """What is known of a tensor before it is computed."""
+    """The static description of a tensor."""
 
     shape: tuple[int | None, ...]
-    """None is the batch, or what only the data tells."""
+    """None: the batch, or a size that depends on the data."""
     dtype: str
     batch: int | None = 0
-    """The dimension that grows with the batch; None if no single one does."""
+    """The dimension that grows with the batch. None: no single one does."""
     rows: int = 1
-    """How many rows of that dimension each example has: several where windows became examples."""
+    """Rows of each example in that dimension: several if a layer turned windows into examples."""
 
     def sized(self, examples: int) -> tuple[int | None, ...]:
-        """The shape for a number of examples; None is what only the data tells."""
+        """The shape for a number of examples; None: a size that depends on the data."""
         return tuple(
             self.rows * examples if index == self.batch else size
             for index, size in enumerate(self.shape)
@@ -51,12 +52,12 @@ class Tensor:
 
     @property
     def rows_of_example(self) -> int:
-        """How many rows an example adds to the tensor."""
+        """Number of rows of an example in the tensor."""
         return 0 if self.batch is None else self.rows
 
     @property
     def is_real(self) -> bool:
-        """Whether it has a gradient; masks and indices have none."""
+        """Whether it may have a gradient; masks and indices have none."""
         return "float" in self.dtype
 
 
@@ -70,14 +71,14 @@ class Node:
     calls: Any
     """The layer or operation."""
     arguments: tuple[Any, ...]
-    """Nested tuples, lists and dictionaries with edges at their ends, as the call takes them."""
+    """Arguments of the call: nested tuples, lists and dictionaries, with edges as leaves."""
     keywords: Mapping[str, Any]
     masks: Mapping[int, int]
-    """For tensors in the arguments of a layer the masks that it finds on them."""
+    """Masks of the tensors in a layer's arguments."""
     inputs: tuple[int, ...]
     """The tensors in `arguments`, `keywords` and `masks`, each once."""
     outputs: tuple[int, ...]
-    """The tensors that the call gives, from left to right."""
+    """The tensors that the call returns, from left to right."""
     variables: tuple[str, ...]
     """Keys of all variables that the call reads."""
 
@@ -89,13 +90,13 @@ class Node:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Output:
-    """What the model gives."""
+    """An output of the model."""
 
     name: str
     """As Keras names it to the loss and the metrics."""
     tensor: int
     mask: int | None
-    """The tensor that says which places count, when there is one."""
+    """Its mask, if it has one."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -107,9 +108,9 @@ class Graph:
     input_names: tuple[str, ...]
     outputs: tuple[Output, ...]
     input_structure: Any
-    """Edges, nested as the model takes its inputs."""
+    """Edges, nested as the model's inputs."""
     output_structure: Any
-    """Edges, nested as the model gives its outputs."""
+    """Edges, nested as the model's outputs."""
     variables: Mapping[str, Any]
     """The variables of the model by key: weights as in a checkpoint, and seeds."""
     masked: frozenset[int] = frozenset()
@@ -123,7 +124,7 @@ class Graph:
         return range(len(self.input_names))
 
     def output_tensors(self) -> Iterator[int]:
-        """The tensors that leave the model, masks among them."""
+        """The output tensors of the model, masks included."""
         for output in self.outputs:
             yield output.tensor
             if output.mask is not None:
@@ -131,7 +132,7 @@ class Graph:
 
 
 def with_gradient(model: Graph) -> frozenset[int]:
-    """The tensors that a gradient comes back to: made, directly or not, with trained weights."""
+    """The tensors that have a gradient: computed, directly or not, from trained weights."""
     tensors: set[int] = set()
     for node in model.nodes:
         learns = any(model.variables[key].trainable for key in node.variables)
@@ -141,7 +142,7 @@ def with_gradient(model: Graph) -> frozenset[int]:
 
 
 def needed(nodes: Collection[Node], targets: Collection[int]) -> tuple[Node, ...]:
-    """Those of the nodes that some tensors depend on, in the same order."""
+    """The nodes that some tensors depend on, in the same order."""
     open_tensors = set(targets)
     kept: list[Node] = []
     for node in reversed(tuple(nodes)):

@@ -11,28 +11,28 @@ from tfparallel_trainer import errors
 from tfparallel_trainer.engines.split.model import graph, operations
 
 _LOGITS, _MASK = "_keras_logits", "_keras_mask"
-"""Where Keras looks for them on a tensor."""
+"""Attribute of a tensor in which Keras keeps logits."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Part:
-    """What some nodes of a model give."""
+    """The result of running some nodes of a model."""
 
     tensors: dict[int, Any]
-    """All that are then known, by number."""
+    """All known tensors, by number."""
     changed: dict[str, Any]
-    """Variables that the run would have changed, by key: statistics and seeds."""
+    """New values of variables that the run would have changed, by key: statistics and seeds."""
     added_losses: tuple[Any, ...]
-    """The losses that layers add themselves; not those of weights."""
+    """The losses that layers add in their calls, without regularisation of weights."""
 
 
 def outputs_of(model: graph.Graph, tensors: Mapping[int, Any]) -> Any:
-    """Nest tensors, by number, as the model gives its outputs."""
+    """Nest tensors, by number, as the model's outputs."""
     return _filled(model.output_structure, tensors)
 
 
 def by_number(model: graph.Graph, inputs: Any) -> dict[int, Any]:
-    """Give a model's inputs, nested as Keras takes them, their types and ranks, by number."""
+    """Cast a model's inputs, nested as Keras takes them, to their types and ranks; by number."""
     structure = model.input_structure
     if isinstance(inputs, dict):
         keys = structure if isinstance(structure, dict) else model.input_names
@@ -58,11 +58,12 @@ def run_nodes(
     variables: Mapping[str, Any],
     training: bool,
 ) -> Part:
-    """Run some nodes of a graph on the tensors, by number, that they take from outside."""
+    """Run some nodes of a graph on tensors from outside, by number."""
     computed = dict(tensors)
     initial_values = [(model.variables[key], value) for key, value in variables.items()]
     added_losses: list[Any] = []
-    # Or Keras gave those variables values on leaving that were made without them: the skeleton's.
+    # Otherwise, Keras would initialise variables that were created without values, as the
+    # skeleton's, at the end of the scope.
     with _NodeScope(initial_values, collect_losses=True, initialize_variables=False) as scope:
         before = [scope.get_current_value(variable) for variable, _ in initial_values]
         for node in nodes:
@@ -82,7 +83,8 @@ def run_nodes(
 
 
 class _NodeScope(keras.StatelessScope):  # type: ignore[misc]  # Keras has no types
-    """Assigns as TensorFlow's variables do: what was assigned has no gradient, the variable has."""
+    """Assigns as TensorFlow's variables do: the assigned value has no gradient, the variable
+    has."""
 
     def add_update(self, update: tuple[Any, Any]) -> None:
         variable, value = update
@@ -94,7 +96,7 @@ class _NodeScope(keras.StatelessScope):  # type: ignore[misc]  # Keras has no ty
 
 @tf.custom_gradient  # type: ignore[untyped-decorator]  # TensorFlow has no types
 def _replaced(before: tf.Tensor, value: tf.Tensor) -> Any:
-    """A value whose gradient is that of what was there before."""
+    """A value whose gradient goes to the previous value."""
     del before
     return tf.identity(value), lambda gradient: (gradient, None)
 
@@ -102,7 +104,7 @@ def _replaced(before: tf.Tensor, value: tf.Tensor) -> Any:
 def specs(
     model: graph.Graph, node: graph.Node, examples: int | None = None
 ) -> tuple[dict[int, tf.TensorSpec], dict[str, tf.TensorSpec]]:
-    """The tensors, by number, and variables, by key, that a node takes; of any batch or one."""
+    """The inputs, by number, and variables, by key, of a node; of any batch size or one."""
     tensors = {number: model.tensors[number] for number in node.inputs}
     return {
         number: tf.TensorSpec(
@@ -121,7 +123,7 @@ def check_shape(
 ) -> None:
     """Refuse (UserCodeError) a node that gives another shape than Keras recorded.
 
-    The sentence names the first node of which a trace shows that.
+    The message names the first node whose trace shows that.
     """
     if tf.TensorShape(expected).is_compatible_with(tensor.shape):
         return
@@ -130,7 +132,7 @@ def check_shape(
 
 
 def check_recorded(model: graph.Graph, nodes: Iterable[graph.Node] | None = None) -> None:
-    """Refuse (UserCodeError) the first of some nodes of which a trace shows another shape."""
+    """Refuse (UserCodeError) the first node whose trace shows another shape than recorded."""
     for node in model.nodes if nodes is None else nodes:
         for unlike in _unlike(model, node):
             raise _misleading(*unlike)
@@ -150,7 +152,7 @@ def _misleading(culprit: graph.Node, actual: Any, recorded: Any) -> errors.UserC
 
 
 def _unlike(model: graph.Graph, node: graph.Node) -> Iterator[tuple[graph.Node, Any, Any]]:
-    """The node with the shape that it gives and the recorded one, where a trace shows two."""
+    """A node, its actual shape and the recorded one, if a trace shows a difference."""
 
     def call(tensors: dict[int, Any], variables: dict[str, Any]) -> dict[int, Any]:
         return run_nodes(model, [node], tensors, variables, training=False).tensors
@@ -179,7 +181,7 @@ def _call(node: graph.Node, tensors: Mapping[int, Any], training: bool) -> Any:
 
 
 def _check_masks(model: graph.Graph, node: graph.Node, outputs: Mapping[int, Any]) -> None:
-    """Refuse masks that would be lost when their tensors travel to another rank."""
+    """Refuse masks that would be lost if their tensors are sent to another rank."""
     for number, tensor in outputs.items():
         if getattr(tensor, _MASK, None) is not None and number not in model.masked:
             raise errors.UserCodeError(
@@ -197,45 +199,45 @@ def _filled(value: Any, tensors: Mapping[int, Any]) -> Any:
 
 
 class _Mark(keras.layers.Layer):  # type: ignore[misc]  # Keras has no types
-    """Lets Keras hang the mask that it is given on a tensor; some layers read it there only."""
+    """Lets Keras attach a mask to a tensor; some layers read it only there."""
 
     def __init__(self) -> None:
         super().__init__(name="mark", autocast=False)
         self.supports_masking = True
 
     def call(self, tensor: Any, mask: Any = None) -> Any:
-        """Give a tensor that nobody else has."""
+        """Return a new tensor."""
         return tf.identity(tensor)
 
 
 def marked(tensor: Any, mask: Any) -> Any:
-    """Hang a mask on a tensor, where Keras looks for it."""
+    """Attach a mask to a tensor, where Keras looks for it."""
     return with_logits(_Mark()(tensor, mask=mask), logits_of(tensor))
 
 
 def logits_of(tensor: Any) -> Any:
-    """What Keras made a tensor of by softmax or sigmoid; None for others.
+    """The logits from which Keras computed a tensor by softmax or sigmoid;
 
-    Keras hangs it on the tensor, and computes a crossentropy from it where it is there. That of
-    probabilities would be cut off at 1e-7, and have no gradient there.
+    None for others. Keras attaches them to the tensor, and computes a crossentropy from them. From
+    probabilities, it would be clipped at 1e-7, without a gradient there.
     """
     return getattr(tensor, _LOGITS, None)
 
 
 def with_logits(tensor: Any, logits: Any) -> Any:
-    """Hang logits, if there are any, on a tensor that nobody else has; gives it."""
+    """Attach logits, if there are any, to a new tensor; returns it."""
     if logits is not None:
         setattr(tensor, _LOGITS, logits)
     return tensor
 
 
 def _plain(tensor: Any) -> Any:
-    """Give a tensor without the mask that Keras hung on it, as one that came over a network."""
+    """Return a tensor without the mask that Keras attached, as if it came over the network."""
     return None if tensor is None else with_logits(tf.identity(tensor), logits_of(tensor))
 
 
 def _as_input(value: Any, expected: graph.Tensor) -> Any:
-    """Give a tensor the type and rank of the model's input, as Keras does."""
+    """Convert a tensor to the type and rank of the model's input, as Keras does."""
     tensor = keras.ops.convert_to_tensor(value, dtype=expected.dtype)
     surplus = len(tensor.shape) - len(expected.shape)
     if surplus == 1 and tensor.shape[-1] == 1:

@@ -1,4 +1,4 @@
-"""Keras' layers, operations and activations: which work on each element, or run a user's code."""
+"""Classifies Keras' layers, operations and activations: by element, by channel, or user code."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -23,9 +23,10 @@ _ALONG_CHANNELS = (keras.activations.softmax, keras.activations.log_softmax)
 
 
 def name_of(calls: object) -> str:
-    """The name of an operation of Keras, such as add; empty when it is of someone else.
+    """The name of an operation of Keras, such as add; empty if it is not Keras' own.
 
-    Keras' classes of operations are named as the functions, but for capitals and underscores.
+    Keras' classes of operations have the names of the functions, except for capitals and
+    underscores.
     """
     kind = calls if callable(calls) and hasattr(calls, "__name__") else type(calls)
     if not kind.__module__.startswith("keras."):
@@ -61,17 +62,20 @@ def runs_code_of_user(node: graph.Node) -> bool:
 
 
 def is_elementwise(activation: Any) -> bool:
-    """Whether a function, as an attribute of a layer, is known to be; None is no function."""
+    """Whether a function, as an attribute of a layer, is known to be elementwise;
+
+    None: no function.
+    """
     return activation is None or name_of(activation) in ELEMENTWISE
 
 
 def is_along_channels(activation: Any) -> bool:
-    """Whether a function is known to need the last dimension of its input whole, and no other."""
+    """Whether a function is known to need all of the last dimension, and of no other."""
     return any(activation is activation_function for activation_function in _ALONG_CHANNELS)
 
 
 def is_by_place(activation: Any) -> bool:
-    """Whether a function is known to work on each place by itself, with all of its channels."""
+    """Whether a function is known to work on each position by itself, with all channels."""
     return is_elementwise(activation) or is_along_channels(activation)
 
 
@@ -81,5 +85,5 @@ def label(activation: Any) -> str:
 
 
 def apply(activation: Any, tensor: Any) -> Any:
-    """Give what a layer's activation makes of a tensor."""
+    """Apply a layer's activation to a tensor."""
     return tensor if activation is None else activation(tensor)

@@ -1,7 +1,8 @@
 """Refuses layers that draw at random without a seed generator of their own.
 
-Each rank runs what is replicated, and each microbatch runs it again. What is drawn has to follow
-from a seed that the graph knows, or ranks would differ, and steps would not.
+Each rank runs replicated layers, and each microbatch runs them again. Random numbers have to follow
+from a seed that the graph knows. Otherwise, ranks would draw different numbers, and steps the same
+ones.
 """
 
 import itertools
@@ -15,7 +16,7 @@ from tfparallel_trainer.engines.split.model import graph, interpreter, operation
 
 _EXAMPLES = 2
 _STATEFUL = ("Random", "Multinomial", "TruncatedNormal")
-"""In the names of TensorFlow's operations that keep a state between calls."""
+"""Part of the names of TensorFlow's operations that keep a state between calls."""
 
 
 def check(model: graph.Graph) -> None:
@@ -32,18 +33,18 @@ def check(model: graph.Graph) -> None:
 
 
 class _Generator(keras.random.SeedGenerator):  # type: ignore[misc]  # Keras has no types
-    """Notes that something was drawn from it."""
+    """Records that random numbers were drawn from it."""
 
     drew = False
 
     def next(self, ordered: bool = True) -> Any:
-        """Give a seed."""
+        """Return a seed."""
         self.drew = True
         return super().next(ordered)
 
 
 def _drawing(model: graph.Graph, node: graph.Node) -> str:
-    """What a node draws by without a generator; empty if by nothing."""
+    """The operation by which a node draws without a generator; empty if it does not."""
     generator = _Generator(0)
 
     def call(tensors: dict[int, tf.Tensor], variables: dict[str, tf.Tensor]) -> None:

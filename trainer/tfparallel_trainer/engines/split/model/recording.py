@@ -1,7 +1,7 @@
 """Turns a Keras model into a graph by public API: each call that the model makes is one node.
 
 A nested model is not one node but its own calls, so that a stage may end within it. Masks, which
-Keras hangs on tensors unseen, become tensors of the graph: they go wherever their tensor goes.
+Keras attaches to tensors, become tensors of the graph, and follow their tensors.
 """
 
 import collections
@@ -17,24 +17,24 @@ from tfparallel_trainer.engines.split.model import graph
 from tfparallel_trainer.objective import checks, loss
 
 SEED_PREFIX = "random/"
-"""Begins the keys of variables that are no weights: seeds, by their position in the model."""
+"""Prefix of the keys of seeds, which have their position in the model."""
 
 _BATCH = 7919
-"""Examples of the batch that a model is recorded on: a prime that is no other size. So the sizes
-that it divides are those that grow with the batch."""
+"""Batch size on which a model is recorded: a prime that no other size is divisible by. So sizes
+that are divisible by it grow with the batch."""
 
 
 def record(model: Any) -> graph.Graph:
-    """Give the graph of a Sequential or Functional model, built with or without its weights."""
+    """Return the graph of a Sequential or Functional model, built with or without its weights."""
     _check(model)
     with keras.StatelessScope(initialize_variables=False):
         return _Recorder(model).run()
 
 
 def gathered(model: graph.Graph) -> frozenset[str]:
-    """Keys of the weights that calls change while they train, such as moving statistics.
+    """Keys of the weights that calls assign in training, such as moving statistics.
 
-    There can be one copy of them only, unlike of weights, whose gradients are added up.
+    They can have one copy only, unlike weights, whose gradients are added up.
     """
     called = [node.calls for node in model.nodes if node.kind is graph.NodeKind.LAYER]
     frozen = {
@@ -51,7 +51,7 @@ def gathered(model: graph.Graph) -> frozenset[str]:
 
 
 class _Recorder:
-    """Walks a model on symbolic tensors; `_known` tells which tensor of the graph each one is."""
+    """Walks a model on symbolic tensors; `_known` maps each to its tensor of the graph."""
 
     def __init__(self, model: Any) -> None:
         self._model = model
@@ -59,7 +59,7 @@ class _Recorder:
         self._tensors: list[graph.Tensor] = []
         self._numbers: dict[int, int] = {}
         self._kept: list[Any] = []
-        """Symbolic tensors, so that none is freed and its id given to another."""
+        """Keeps symbolic tensors alive, so that no id is reused."""
         self._masks: dict[int, Any] = {}
         """The symbolic mask of a symbolic tensor, by the number of the latter."""
         self._masked: set[int] = set()
@@ -81,7 +81,7 @@ class _Recorder:
             self._number(element)
         symbolic_outputs = self._inside(self._model, placeholders, "")
         if isinstance(symbolic_outputs, (list, tuple)) and len(symbolic_outputs) == 1:
-            symbolic_outputs = symbolic_outputs[0]  # as Keras gives it
+            symbolic_outputs = symbolic_outputs[0]  # as Keras returns it
         names = loss.names_of(self._model, symbolic_outputs)
         model_outputs = tuple(
             graph.Output(
@@ -110,7 +110,7 @@ class _Recorder:
         )
 
     def _inside(self, model: Any, placeholders: Any, path: str) -> Any:
-        """Record the calls inside a model on its inputs; gives its symbolic outputs."""
+        """Record the calls inside a model on its inputs; returns its symbolic outputs."""
         if isinstance(model, keras.Sequential):
             value = placeholders
             for layer in model.layers:
@@ -124,7 +124,7 @@ class _Recorder:
         ).output
 
     def _nested(self, path: str, model: Any, inputs: Any, mask: Any) -> Any:
-        """Record the calls inside a nested model; gives its outputs as Keras sees them outside."""
+        """Record the calls inside a nested model; returns its outputs in the outer model."""
         structure = _inputs(model)
         outer = keras.tree.flatten(inputs)
         leaves = [
@@ -148,7 +148,7 @@ class _Recorder:
         return result
 
     def _cast(self, path: str, tensor: Any, dtype: str) -> Any:
-        """Give what a model is called on the type of its input, as Keras does."""
+        """Cast the argument of a model to the type of its input, as Keras does."""
         if tensor.dtype == dtype:
             return tensor
         result = keras.ops.cast(tensor, dtype)
@@ -157,7 +157,7 @@ class _Recorder:
         return result
 
     def _call(self, path: str, operation: Any, *arguments: Any, **keywords: Any) -> Any:
-        """Record one call, or those inside it; gives its symbolic outputs."""
+        """Record one call, or those inside it; returns its symbolic outputs."""
         if not isinstance(operation, keras.layers.Layer):
             result = operation(*arguments, **keywords)
             self._add(graph.NodeKind.OPERATION, path, operation, arguments, keywords, result)
@@ -220,7 +220,7 @@ class _Recorder:
 
     def _number(self, symbolic: Any) -> int:
         number = len(self._tensors)
-        if symbolic is None:  # an output that is not there, as a mask of one output of several
+        if symbolic is None:  # a missing output, such as a mask of only one of several outputs
             self._tensors.append(graph.Tensor((), "none", batch=None))
             return number
         self._tensors.append(_tensor(symbolic))
@@ -229,7 +229,7 @@ class _Recorder:
         return number
 
     def _alias(self, new: list[Any], recorded: list[Any]) -> list[int]:
-        """Let further symbolic tensors stand for tensors that have numbers; gives those."""
+        """Map further symbolic tensors to recorded tensors; returns these."""
         numbers = [self._numbers[id(leaf)] for leaf in recorded]
         self._numbers |= {id(leaf): number for leaf, number in zip(new, numbers, strict=True)}
         self._kept += new
@@ -248,7 +248,7 @@ class _Recorder:
             self._masked.add(tensor)
 
     def _mask(self, symbolic: Any) -> Any:
-        """The symbolic mask of what may be a symbolic tensor."""
+        """The symbolic mask of a value, if it is a symbolic tensor with a mask."""
         return self._masks.get(self._numbers[id(symbolic)]) if _is_tensor(symbolic) else None
 
 
@@ -267,7 +267,7 @@ def _is_graph(layer: Any) -> bool:
 
 
 def _fits(model: Any, arguments: tuple[Any, ...]) -> bool:
-    """Whether a nested model takes these tensors as they are, so that its calls can be ours."""
+    """Whether a nested model takes these tensors as they are, so that its calls can be recorded."""
     if len(arguments) != 1:
         return False
     inputs, argument = _inputs(model), arguments[0]
@@ -299,19 +299,19 @@ def _inputs(model: Any) -> Any:
 
 
 def _placeholder(tensor: Any, outer: tuple[int | None, ...]) -> Any:
-    """An input of a model, of a shape as the model knows it, or else its caller."""
+    """An input of a model, with the shape that the model, or else its caller, knows."""
     sizes = (here or there for here, there in zip(tensor.shape[1:], outer[1:], strict=True))
     return keras.Input(batch_shape=(outer[0], *sizes), dtype=tensor.dtype, name=tensor.name)
 
 
 def _tensor(symbolic: Any) -> graph.Tensor:
-    """What is known of a tensor, from its shape for the batch that the model is recorded on."""
+    """The description of a tensor, from its shape for the recorded batch size."""
     sizes = tuple(symbolic.shape)
     grow = [index for index, size in enumerate(sizes) if size and size % _BATCH == 0]
     shape = tuple(None if index in grow else size for index, size in enumerate(sizes))
     if len(grow) == 1:
         return graph.Tensor(shape, symbolic.dtype, grow[0], sizes[grow[0]] // _BATCH)
-    # Where a layer does not say what becomes of the batch, it is taken to lead, as everywhere.
+    # If a layer does not show the batch dimension, it is assumed to be the first.
     is_batch = not grow and sizes[:1] == (None,)
     return graph.Tensor(shape, symbolic.dtype, 0 if is_batch else None)
 

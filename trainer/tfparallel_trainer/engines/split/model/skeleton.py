@@ -15,7 +15,7 @@ from tfparallel_trainer.engines.split.model import graph, recording, variable_id
 from tfparallel_trainer.objective import checks, replica
 
 _WITHOUT_VALUES = "uninitialized_variables"
-"""Keras' list of variables that the end of any later scope creates in full."""
+"""Keras' list of variables whose values the end of any later scope would create."""
 _BY_VALUE = "while in a stateless scope"
 _NO_VALUE = "'NoneType' object has no attribute"
 """What Python says when Keras assigns to a variable without a value."""
@@ -29,7 +29,7 @@ def build(module: user.Module, seed: int) -> Any:
     """Call the user's `build_model` so that it creates variables without values.
 
     A variable's `value` then is its initial value, computed each time it is read. If the function
-    raises, or does what is lost or impossible without weights, it is a UserCodeError.
+    raises, or does something that needs weights, it is a UserCodeError.
     """
     keras.utils.set_random_seed(seed)
     scope = keras.StatelessScope(initialize_variables=False)
@@ -64,7 +64,7 @@ def build(module: user.Module, seed: int) -> Any:
 
 @contextlib.contextmanager
 def _all_frames() -> Iterator[None]:
-    """Let errors keep Keras' own frames, which say what was being built."""
+    """Keep Keras' own frames in errors, because they show what was being built."""
     is_filtered = keras.config.is_traceback_filtering_enabled()
     keras.config.disable_traceback_filtering()
     try:
@@ -75,7 +75,7 @@ def _all_frames() -> Iterator[None]:
 
 
 def compile_model(module: user.Module, model: Any) -> None:
-    """Call the user's `compile_model`, which must compile the model and not want its weights."""
+    """Call the user's `compile_model`, which must compile the model without using its weights."""
     try:
         with variable_identity.keys_of_skeletons():
             module.compile_model(model)
@@ -96,7 +96,7 @@ def compile_model(module: user.Module, model: Any) -> None:
 
 
 def _check_adapted(module: user.Module, model: Any, assigned: set[int]) -> None:
-    """Refuse layers that were adapted, by the ids of variables that got a value."""
+    """Refuse layers that were adapted, by the ids of assigned variables."""
     for layer in checks.layers(model):
         if isinstance(layer, keras.layers.Normalization) and any(
             id(weight) in assigned for weight in layer.weights
@@ -139,7 +139,7 @@ def _explained(error: errors.UserCodeError) -> errors.UserCodeError:
 
 
 def _is_loading(error: BaseException) -> bool:
-    """Whether a model of keras.applications was given something to load."""
+    """Whether a model of keras.applications was about to load weights."""
     frames = [frame for frame, _ in traceback.walk_tb(error.__traceback__)]
     return any(
         frame.f_globals.get("__name__", "").startswith("keras.src.applications")
@@ -149,7 +149,7 @@ def _is_loading(error: BaseException) -> bool:
 
 
 def _is_compiling(error: BaseException) -> bool:
-    """Whether an optimizer was being made, by the user or by compile (whose frames Keras hides)."""
+    """Whether an optimizer was being created, by the user or by a hidden frame of compile."""
     if any(
         isinstance(optimizer_candidate, keras.optimizers.Optimizer)
         for optimizer_candidate in _selves(error)
@@ -160,7 +160,7 @@ def _is_compiling(error: BaseException) -> bool:
 
 
 def _selves(error: BaseException) -> list[Any]:
-    """The objects whose methods an error came through."""
+    """The objects whose methods are in an error's traceback."""
     return [frame.f_locals.get("self") for frame, _ in traceback.walk_tb(error.__traceback__)]
 
 

@@ -1,9 +1,9 @@
-"""What a step does to the tensors and weights of a model besides their values.
+"""Finds the tensors and weights without a gradient in a step, and the weights that it assigns.
 
-Optimizers leave out a weight that has no gradient, and gradients of zeros are another thing. So all
-processes have to know which tensors a gradient comes back to. And a forward pass may assign
-weights: once in a step, however many microbatches it has. Of most of Keras' layers both are known;
-every other call is traced alone.
+Optimizers skip a weight without a gradient, but not one with a gradient of zeros. So all processes
+have to know which tensors have a gradient. And a forward pass may assign weights, once in a step,
+however many microbatches it has. For most of Keras' layers both are known; every other call is
+traced alone.
 """
 
 import dataclasses
@@ -28,9 +28,8 @@ _OF_EXAMPLES = (
 _RANDOM = "Dropout GaussianDropout GaussianNoise SpatialDropout*D"
 _MERGING = "Add Average Concatenate Dot Maximum Minimum Multiply Subtract"
 SIMPLE = operations.layers(f"{_WITH_WEIGHTS} {_OF_EXAMPLES} {_RANDOM} {_MERGING}")
-"""Layers that pass gradients from all that they give to all that they take.
-
-They assign nothing but what `BatchNormalization` gathers."""
+"""Layers that pass gradients from all outputs to all inputs. They assign only the statistics of
+`BatchNormalization`."""
 _NAMES = """
 elu exponential gelu leakyrelu linear logsoftmax mish relu relu6 selu sigmoid silu softmax softplus
 softsign tanh
@@ -38,9 +37,9 @@ softsign tanh
 ACTIVATIONS = frozenset(_NAMES.split())
 """Activations that have a gradient."""
 _EXAMPLES = 2
-"""Of a trace in which the number must be known."""
+"""Number of examples of a trace with a static batch size."""
 _ADDED = -1
-"""What a node adds to the loss, in place of the number of a tensor."""
+"""Represents a node's added losses, in place of the number of a tensor."""
 
 _Source = int | str
 """The number of a tensor, or the key of a weight."""
@@ -48,35 +47,35 @@ _Source = int | str
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Effects:
-    """The same in all processes."""
+    """The effects of a step, the same in all processes."""
 
     constant_tensors: frozenset[int] = frozenset()
-    """Those that the loss does not depend on, as far as gradients tell."""
+    """Tensors without a gradient of the loss."""
     constant_weights: frozenset[str] = frozenset()
     """Keys of the trained weights that have no gradient."""
     assigned: Mapping[str, str] = dataclasses.field(default_factory=dict)
-    """Keys of weights that the forward pass assigns, with the node that does it; what they become
-    does not depend on the examples."""
+    """Keys of weights that the forward pass assigns, independently of the examples, with their
+    nodes."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class NodeEffects:
-    """What one call does."""
+    """The effects of one call."""
 
     sources: Mapping[int, frozenset[_Source]]
-    """For what the node gives, the tensors and the keys of weights that gradients go to."""
+    """For each output of the node, the tensors and keys of weights to which gradients go."""
     assigned: Mapping[str, bool]
-    """Keys of the weights that it assigns, and whether the examples decide what they become."""
+    """Keys of the weights that it assigns, and whether the new value depends on the examples."""
 
 
 def find_effects(model: graph.Graph, outputs: Collection[int], *, is_divided: bool) -> Effects:
-    """Tell what a step does to a model.
+    """Find the effects of a step on a model.
 
-    A weight that takes a gradient as its value is a UserCodeError. Where a batch is divided, so is
-    one that the examples decide on, unless BatchNormalization gathers it.
+    A weight that takes a gradient as its value is a UserCodeError. If a batch is divided, so is a
+    weight whose new value depends on the examples, unless BatchNormalization assigns it.
 
     Args:
-        outputs: the tensors that the loss of outputs leads back to.
+        outputs: the output tensors that have a loss.
         is_divided: whether a mesh divides a batch, over its data axis or into microbatches.
     """
     tensors, weights = set(outputs), set[str]()
@@ -123,7 +122,7 @@ def _trained(model: graph.Graph, keys: Collection[str]) -> list[str]:
 
 
 def _sources(model: graph.Graph, node: graph.Node) -> list[_Source]:
-    """What a node takes that may have a gradient."""
+    """The inputs and weights of a node that may have a gradient."""
     return [*_real(model, node.inputs), *_trained(model, node.variables)]
 
 
@@ -132,7 +131,7 @@ def _real(model: graph.Graph, tensors: Sequence[int]) -> list[int]:
 
 
 def known(model: graph.Graph, node: graph.Node) -> NodeEffects | None:
-    """What a node does if that is known without a trace."""
+    """The effects of a node, if they are known without a trace."""
     targets = _real(model, node.outputs)
     if node.kind is graph.NodeKind.MASK or not (targets or node.variables):
         return NodeEffects({}, {})
@@ -149,7 +148,10 @@ def known(model: graph.Graph, node: graph.Node) -> NodeEffects | None:
 
 
 def traced(model: graph.Graph, node: graph.Node) -> NodeEffects:
-    """What a trace of a node shows; where it fails, a trace of the step says why."""
+    """The effects that a trace of a node shows.
+
+    If it fails, the trace of the step will raise the reason.
+    """
     for examples in (None, _EXAMPLES):
         try:
             return _trace(model, node, examples)
@@ -200,9 +202,9 @@ def _assigned(
     tensors: Mapping[int, Any],
     variables: Mapping[str, Any],
 ) -> dict[str, bool]:
-    """The keys of the weights that a node assigns, and whether the examples decide on them.
+    """The keys of the weights that a node assigns, and whether their values depend on the examples.
 
-    What is drawn differs between parts of a batch as examples do.
+    Random numbers differ between parts of a batch as examples do.
     """
     gathered = {
         id(variable)
@@ -217,7 +219,7 @@ def _assigned(
         if key not in seeds and id(model.variables[key]) not in gathered
     }
     deciding = {value.op for value in (*tensors.values(), *(variables[key] for key in seeds))}
-    for _ in sources:  # a weight may follow another one, which follows the examples
+    for _ in sources:  # a weight may depend on another one, which depends on the examples
         deciding |= {
             variables[key].op for key, ancestors in sources.items() if ancestors & deciding
         }
@@ -229,7 +231,7 @@ def _with_logits(tensor: Any) -> list[Any]:
 
 
 def _ancestors(tensor: Any) -> Iterator[Any]:
-    """The operations that a tensor of a graph is computed from, its own among them."""
+    """The operations from which a tensor of a graph is computed, its own included."""
     pending, visited = [tensor.op], set()
     while pending:
         operation = pending.pop()

@@ -1,8 +1,9 @@
-"""Optimizers that distinguish single variables: the skeleton's become those of a rank.
+"""Translates optimizers that distinguish single variables from the skeleton to a rank.
 
-`compile_model` runs on the skeleton, and a rank trains variables of its own. One of a rank has the
-path and the attributes of the skeleton's. What `exclude_from_weight_decay` was given is translated.
-An optimizer that refers to variables in a way of its own cannot be, and is refused.
+`compile_model` runs on the skeleton, and a rank trains variables of its own. Each of a rank's
+variables has the path and the attributes of the skeleton's. The arguments of
+`exclude_from_weight_decay` are translated. An optimizer that refers to variables in any other way
+is refused.
 """
 
 import contextlib
@@ -20,11 +21,11 @@ from tfparallel_trainer.checkpoint import slots
 _EXCLUDED = "_exclude_from_weight_decay"
 """Keras' attribute of an optimizer: the keys of variables that it does not decay."""
 _VARIABLES = "_variables"
-"""Keras' list of an optimizer's variables, those that its attributes hold among them."""
+"""Keras' list of an optimizer's variables, including those in its attributes."""
 _OF_VALUE = frozenset({"_value", "_initializer", "_shape", "_ndim"})
-"""Attributes of a variable that follow from its value."""
+"""Attributes of a variable that Keras derives from its value."""
 _TRACKING = "_self_"
-"""Begins the attributes in which TensorFlow keeps what depends on an object."""
+"""Prefix of the attributes in which TensorFlow keeps an object's dependencies."""
 _WITHIN_APPLY = ("clipnorm", "clipvalue", "global_clipnorm", "gradient_accumulation_steps")
 _TRIAL_STEPS = 3
 _LIBRARIES = frozenset({"builtins", "keras", "numpy", "tensorflow"})
@@ -32,7 +33,7 @@ _CONTAINERS = (list, tuple, set, frozenset)
 
 
 def variable_like(skeleton: Any, value: Any) -> Any:
-    """A variable that an optimizer treats as the skeleton's, whatever it distinguishes it by."""
+    """A variable that an optimizer treats as the skeleton's, by path and attributes."""
     variable = keras.Variable(
         value, dtype=skeleton.dtype, trainable=skeleton.trainable, name=skeleton.name
     )
@@ -44,9 +45,9 @@ def variable_like(skeleton: Any, value: Any) -> Any:
 
 @contextlib.contextmanager
 def keys_of_skeletons() -> Iterator[None]:
-    """Let optimizers take variables without a value for keys, as `exclude_from_weight_decay` does.
+    """Let optimizers use variables without values as keys, as `exclude_from_weight_decay` does.
 
-    TensorFlow's key of a variable is that of its value.
+    Otherwise, the key of a variable would be that of its value.
     """
     kind = tensorflow_optimizer.TFOptimizer
     original = kind._var_key
@@ -66,7 +67,8 @@ def keys_of_skeletons() -> Iterator[None]:
 def translate(optimizer: Any, variables: Mapping[str, Any], weights: Mapping[str, Any]) -> None:
     """Let an optimizer, not yet built, exclude a rank's weights where it excludes the skeleton's.
 
-    Both are by key. One that refers to the model in another way is a UserCodeError.
+    Both arguments map keys to variables. An optimizer that refers to the model in another way is a
+    UserCodeError.
     """
     inner = getattr(optimizer, "inner_optimizer", optimizer)
     _check(inner, variables)
@@ -82,10 +84,11 @@ def translate(optimizer: Any, variables: Mapping[str, Any], weights: Mapping[str
 
 
 def check_separable(optimizer: Any, variables: Sequence[Any]) -> None:
-    """Refuse (UserCodeError) an optimizer that changes a variable by which others it is given.
+    """Refuse (UserCodeError) an optimizer whose update of a variable depends on the others.
 
-    A stage has some of the variables only. Keras' optimizers take each by itself, but for norms,
-    which the engine computes. Another one is tried on small variables of the same names.
+    A stage has only some of the variables. Keras' optimizers update each by itself, except for
+    norms, which the engine computes. Any other optimizer is tried on small variables of the same
+    names.
     """
     kind = type(getattr(optimizer, "inner_optimizer", optimizer))
     if kind.__module__.startswith("keras.") or len(variables) < 2:
@@ -103,7 +106,7 @@ def check_separable(optimizer: Any, variables: Sequence[Any]) -> None:
 
 
 def _trial(optimizer: Any, variables: Sequence[Any], places: Sequence[int]) -> dict[int, Any]:
-    """What an optimizer makes of some variables in a few steps, by their place among all."""
+    """The values of some variables after a few steps, by their positions among all."""
     inner = getattr(optimizer, "inner_optimizer", optimizer)
     probe = slots.rebuilt(inner)
     probe.clipnorm = probe.global_clipnorm = None
@@ -122,7 +125,7 @@ def _key(variable: Any) -> str:
 
 
 def _check(optimizer: Any, variables: Mapping[str, Any]) -> None:
-    """Refuse (UserCodeError) an optimizer that has optimizers or parts of the model in it."""
+    """Refuse (UserCodeError) an optimizer that contains optimizers or parts of the model."""
     paths = {id(variable): variable.path for variable in variables.values()}
     kind = type(optimizer).__name__
     for name, value in vars(optimizer).items():
@@ -150,9 +153,9 @@ def _check(optimizer: Any, variables: Mapping[str, Any]) -> None:
 
 
 def _check_apply(optimizer: Any) -> None:
-    """Refuse (UserCodeError) an `apply` of a user's that would see what Keras' own one makes.
+    """Refuse (UserCodeError) a user's `apply` with settings that Keras handles within `apply`.
 
-    The engine clips and sums gradients before `apply`, which Keras does within it.
+    The engine clips and adds up gradients before `apply`.
     """
     kind = type(optimizer)
     base = next(base for base in kind.__mro__ if "apply" in vars(base))
@@ -176,7 +179,7 @@ def _refusal(kind: str, name: str, part: str) -> errors.UserCodeError:
 
 
 def _part(value: Any, paths: Mapping[int, str]) -> str | None:
-    """Which part of the model a value is, or the id of; None for others."""
+    """The part of the model that a value, or an id, refers to; None for others."""
     if isinstance(value, int) and not isinstance(value, bool) and value in paths:
         return paths[value]
     if isinstance(value, keras.Variable):
@@ -189,7 +192,7 @@ def _part(value: Any, paths: Mapping[int, str]) -> str | None:
 
 
 def _reachable(value: Any, seen_ids: set[int]) -> Iterator[Any]:
-    """A value, what is in it if it is a container, and what it reads if it is a function."""
+    """A value, the contents of a container, and the values that a function reads."""
     if id(value) in seen_ids:
         return
     seen_ids.add(id(value))
@@ -211,16 +214,16 @@ def _reachable(value: Any, seen_ids: set[int]) -> Iterator[Any]:
 
 
 def _is_of_user(value: Any) -> bool:
-    """Whether a value is an object of a class that is no library's."""
+    """Whether a value is an object of a user's class."""
     library = type(value).__module__.partition(".")[0]
     return hasattr(value, "__dict__") and library not in _LIBRARIES and not inspect.isclass(value)
 
 
 def _read_by(function: Callable[..., Any]) -> tuple[Any, ...]:
-    """What a function reads from outside, but for further functions and modules."""
+    """The values that a function reads from outside, except functions and modules."""
     try:
         read = inspect.getclosurevars(function)
-    except ValueError:  # a variable outside that has no value yet
+    except ValueError:  # an outer variable without a value yet
         return ()
     values = (*read.nonlocals.values(), *read.globals.values())
     return tuple(

@@ -1,9 +1,9 @@
-"""Cuts a graph into stages: what each computes, holds, takes and gives. Pure.
+"""Cuts a graph into stages: the nodes, variables, inputs and outputs of each. Pure.
 
-A tensor goes straight from the stage that computes it to each stage that takes it. So a skip over
-stages costs one message and no memory between. Inputs of the model are read by each stage that
-needs them, not passed on. Outputs and their masks go to the last stage, which computes the loss. So
-one place has all terms of it, and one copy of each metric.
+A tensor goes directly from the stage that computes it to each stage that needs it. So a connection
+that skips stages costs one message, and no memory in between. Inputs of the model are read by each
+stage that needs them, not passed on. Outputs and their masks go to the last stage, which computes
+the loss. So a single stage has all terms of the loss, and one copy of each metric.
 """
 
 import dataclasses
@@ -16,7 +16,7 @@ from tfparallel_trainer.engines.split.model import graph
 
 @dataclasses.dataclass(frozen=True, slots=True, order=True)
 class Transfer:
-    """A tensor that one stage makes and a later one takes; its gradient goes the other way."""
+    """A tensor that one stage sends to a later one; its gradient goes back."""
 
     source: int
     target: int
@@ -30,21 +30,24 @@ class ModelStage:
     index: int
     nodes: tuple[graph.Node, ...]
     inputs: tuple[int, ...]
-    """The inputs of the model that it reads."""
+    """Inputs of the model that it reads."""
     received: tuple[Transfer, ...]
-    """In the order in which they are taken."""
+    """Received tensors, in the order of their receipt."""
     sent: tuple[Transfer, ...]
-    """In the order in which they are given."""
+    """Sent tensors, in the order of sending."""
     outputs: tuple[graph.Output, ...]
     """The outputs of the model whose loss it computes."""
     owned: tuple[str, ...]
-    """Keys of the variables whose one copy in a checkpoint is its own."""
+    """Keys of the variables that a checkpoint takes from this stage."""
     borrowed: tuple[tuple[str, int], ...]
     """Keys of the variables that it keeps a replica of, each with the stage that owns it."""
 
 
 def cut(model: graph.Graph, ends: Sequence[int]) -> tuple[ModelStage, ...]:
-    """Cut a graph's nodes, in order, behind the ends of all stages but the last; none is empty."""
+    """Cut a graph's nodes, in order, behind the ends of all stages but the last.
+
+    No stage is empty.
+    """
     bounds = [0, *ends, len(model.nodes)]
     if any(low >= high for low, high in itertools.pairwise(bounds)):
         raise ValueError(f"stages that end at {list(ends)} of {len(model.nodes)} nodes are empty")
@@ -69,7 +72,7 @@ def cut(model: graph.Graph, ends: Sequence[int]) -> tuple[ModelStage, ...]:
         dict.fromkeys(key for node in stage_nodes for key in node.variables)
         for stage_nodes in nodes
     ]
-    # The first stage that reads a variable owns it; what none reads is the first stage's.
+    # The first stage that reads a variable owns it; the first of all owns those that none reads.
     owners = dict.fromkeys(model.variables, 0)
     for index, keys in reversed(list(enumerate(read))):
         owners |= dict.fromkeys(keys, index)
@@ -89,15 +92,15 @@ def cut(model: graph.Graph, ends: Sequence[int]) -> tuple[ModelStage, ...]:
 
 
 _SHOWN = 30
-"""Names that a sentence lists."""
+"""Number of names in a message."""
 
 
 def ends_of_names(model: graph.Graph, names: Sequence[str]) -> list[int]:
-    """Say behind how many nodes each stage but the last one ends.
+    """Return after how many nodes each stage but the last one ends.
 
-    Stages but the first begin with a layer, or a model within the model, of a name as in
-    `Node.name`. Of several calls the first counts. A name that is not there, or not behind the one
-    before, is a BadConfigurationError.
+    `names` are the layers, or nested models, with which stages but the first begin, as in
+    `Node.name`. The first of several calls counts. A missing name, or one that is not after the
+    previous one, is a BadConfigurationError.
     """
     called = [node.name.partition("#")[0] for node in model.nodes]
     stage_ends: list[int] = []

@@ -1,4 +1,4 @@
-"""How a model is divided over the ranks of a mesh, and what follows for a batch."""
+"""The division of a model over the ranks of a mesh, and of a batch into microbatches."""
 
 import dataclasses
 import math
@@ -25,24 +25,25 @@ class Partition:
     model: graph.Graph
     stages: tuple[cutting.ModelStage, ...]
     microbatches: int
-    """Parts that a rank's share of a batch is divided into; fewer when it has fewer examples."""
+    """Number of microbatches of a rank's share of a batch; fewer if it has fewer examples."""
     order: schedule.Schedule
     plan: assignment.Assignment
-    """How each node is split over the ranks of the spatial and tensor axes."""
+    """The split of each node over the ranks of the spatial and tensor axes."""
     settles: bool = False
     """As in `programs.PipelineSpec`; then all microbatches go forward before any goes backward."""
     adds_up: bool = False
-    """Whether layers add up over the data axis; then all its places have as many microbatches."""
+    """Whether layers add up over the data axis. Then all its places have equally many
+    microbatches."""
     effects: step_effects.Effects = dataclasses.field(default_factory=step_effects.Effects)
-    """What a step does to tensors and weights, once the loss is compiled."""
+    """The effects of a step on tensors and weights, once the loss is compiled."""
     shards_optimizer: bool = False
     """Whether each rank along the data axis updates a slice of its weights only."""
     same_dropout: bool = False
-    """Whether random layers draw what they would draw in one process, to compare meshes with each
-    other. Each rank then draws for the whole tensor."""
+    """Whether random layers draw as in one process, to compare meshes with each other. Each rank
+    then draws for the full tensor."""
 
     def counts(self, shares: Sequence[int]) -> list[int]:
-        """How many microbatches each place along the data axis has."""
+        """Number of microbatches of each place along the data axis."""
         counts = [min(self.microbatches, share) for share in shares]
         if not self.adds_up:
             return counts
@@ -50,7 +51,7 @@ class Partition:
         return [min(count, fewest) for count in counts]
 
     def pipeline(self, count: int) -> programs.PipelineSpec:
-        """What the stages do with this many microbatches of one place along the data axis."""
+        """The work of the stages on this many microbatches of one place along the data axis."""
         order = schedule.gpipe if self.settles else self.order
         pipeline = programs.of_stages(self.model, self.stages, count, order)
         return dataclasses.replace(
@@ -67,7 +68,7 @@ class Partition:
         )
 
     def evaluation(self, shares: Sequence[int]) -> dict[int, list[programs.Step]]:
-        """The list of each rank for a batch that is only looked at."""
+        """The list of each rank for an evaluation."""
         forwards = [
             dataclasses.replace(
                 self.pipeline(count), order=schedule.forwards, shared=(), settles=False
@@ -77,7 +78,7 @@ class Partition:
         return programs.on_mesh(forwards, self.mesh, trains=False)
 
     def keys(self) -> dict[tuple[int, ...], int]:
-        """A group key for each set of ranks that ever meet, the same in all processes."""
+        """A group key for each set of ranks that communicate, the same in all processes."""
         groups = sorted(set(self._groups()), key=lambda ranks: (len(ranks), ranks))
         return {ranks: self.mesh.other_key(number) for number, ranks in enumerate(groups)}
 
@@ -86,7 +87,7 @@ class Partition:
         return self.mesh.coordinates(rank)[shape.Axis.STAGE]
 
     def parameter_bytes(self, stage: cutting.ModelStage) -> int:
-        """Bytes of the weights on the device of a stage that has most, borrowed ones among them."""
+        """Bytes of weights on a stage's fullest device, including borrowed weights."""
         size = 0
         for key in (*stage.owned, *(key for key, _ in stage.borrowed)):
             if not key.startswith(recording.SEED_PREFIX):
@@ -96,7 +97,7 @@ class Partition:
         return size
 
     def number(self, message: programs.Message, transfer: cutting.Transfer) -> int:
-        """A number that no other message between the same two ranks has in a step."""
+        """A number of a message, unique between two ranks in a step."""
         transfers = self.stages[transfer.source].sent
         kind = 0 if message.work is schedule.Pass.FORWARD else 1
         position = transfers.index(transfer) * len(schedule.Pass) + kind

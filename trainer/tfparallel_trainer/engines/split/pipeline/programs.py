@@ -1,12 +1,11 @@
 """The ordered list of each rank: its work, messages between stages, sums. Pure.
 
-A rank does its list in order, and every message blocks until the other end is there, as a
-collective operation does. So lists that end that way end on any device, whatever it buffers.
-
-Stages that each send first would wait for each other. In 1F1B the activations of one go where the
-gradients of the other come from. Therefore all lists follow from one order of everything that
-happens. It is that of an ideal run, in which a message is passed on when its taker is ready for it.
-Lists that agree with one order cannot wait in a circle.
+A rank executes its list in order, and every message blocks until both ends have reached it, as a
+collective operation does. Lists that finish under this rule finish on any device, whatever it
+buffers. Two stages that both send first would wait for each other. In 1F1B, that could happen with
+the activations of one and the gradients of the other. Therefore all lists follow from one global
+order. It is the order of an ideal run, in which a message is passed on once its receiver is ready.
+Lists that agree with one order cannot deadlock.
 """
 
 import dataclasses
@@ -19,10 +18,11 @@ from tfparallel_trainer.engines.split.pipeline import cutting, schedule
 
 
 class SumKind(enum.StrEnum):
-    """What ranks add up in a step; all but the first two kinds follow the last microbatch."""
+    """The sums of a step; all but the first two kinds follow the last microbatch."""
 
     DENOMINATORS = "denominators"
-    """Of the loss: by the last stages over the data axis, between forward and backward passes."""
+    """Denominators of the loss: by the last stages over the data axis, between forward and backward
+    passes."""
     SHARED_WEIGHT = "gradients of a shared weight"
     """Over the stages that share it."""
     PARTIAL_GRADIENTS = "partial gradients"
@@ -57,7 +57,7 @@ class Sum:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Message:
-    """A tensor of a microbatch, or its gradient, that one rank sends to another."""
+    """A message from one rank to another: a tensor of a microbatch, or its gradient."""
 
     work: schedule.Pass
     tensor: int
@@ -89,7 +89,7 @@ Step = schedule.Action | Collective
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class PipelineSpec:
-    """What stages do together in one step."""
+    """The work of all stages in one step."""
 
     count: int
     """Number of stages."""
@@ -97,9 +97,10 @@ class PipelineSpec:
     order: schedule.Schedule
     transfers: tuple[cutting.Transfer, ...]
     without_gradient: frozenset[int] = frozenset()
-    """Tensors that have none, such as masks and indices."""
+    """Tensors without a gradient, such as masks and indices."""
     shared: tuple[tuple[str, tuple[int, ...]], ...] = ()
-    """Keys of weights that stages share, with these; gradients are summed after microbatches."""
+    """Keys of shared weights, with their stages. Their gradients are summed after the
+    microbatches."""
     settles: bool = False
     """Whether the last stages sum up denominators of the loss before any of them goes backward."""
 
@@ -110,7 +111,7 @@ def of_stages(
     microbatches: int,
     order: schedule.Schedule,
 ) -> PipelineSpec:
-    """Say what the stages of a model do together."""
+    """Build the specification from the stages of a model."""
     transfers = tuple(transfer for stage in model_stages for transfer in stage.sent)
     kept: dict[str, list[int]] = {}
     for stage in model_stages:
@@ -129,15 +130,16 @@ def of_stages(
 
 
 Turn = tuple[int, schedule.Action]
-"""A stage and what it does."""
+"""A stage and its action."""
 
 
 def lists(pipeline: PipelineSpec) -> dict[int, list[Step]]:
-    """Give the list of each stage; a schedule that cannot go on is a ValueError."""
+    """Return the list of each stage; a schedule that deadlocks is a ValueError."""
     events: list[tuple[int, bool, tuple[int, ...], Step]] = []
     for turn, start in _starts(pipeline).items():
         stage, action = turn
-        # At one time messages go first: a stage takes before it works, and gives when it has.
+        # At equal times, messages come first: a stage receives before it works, and sends
+        # afterwards.
         events += [(start, False, message.ranks, message) for message in _messages(pipeline, turn)]
         events.append((start, True, (stage,), action))
     steps: dict[int, list[Step]] = {stage: [] for stage in range(pipeline.count)}
@@ -157,7 +159,7 @@ def on_mesh(
     trains: bool,
     shards_optimizer: bool = False,
 ) -> dict[int, list[Step]]:
-    """Give the list of each rank of a mesh whose other axes repeat the pipeline.
+    """Return the list of each rank of a mesh whose other axes repeat the pipeline.
 
     Args:
         pipelines: of each place along the data axis; they differ in their microbatches only.
@@ -225,7 +227,7 @@ def _messages(pipeline: PipelineSpec, turn: Turn) -> Iterator[Collective]:
 
 
 def _starts(pipeline: PipelineSpec) -> dict[Turn, int]:
-    """When each turn begins in a run in which all take equally long, and messages no time."""
+    """The start of each turn, if all turns take equally long, and messages no time."""
     pending: dict[int, list[schedule.Action]] = {stage: [] for stage in range(pipeline.count)}
     if pipeline.microbatches:
         for stage in pending:
@@ -254,7 +256,7 @@ def _starts(pipeline: PipelineSpec) -> dict[Turn, int]:
 
 
 def _needs(pipeline: PipelineSpec, turn: Turn) -> Collection[Turn]:
-    """The turns whose results a turn takes."""
+    """The turns whose results a turn needs."""
     stage, action = turn
     needs = [(sent.ranks[0], action) for sent in _messages(pipeline, turn)]
     if action.work is schedule.Pass.BACKWARD:

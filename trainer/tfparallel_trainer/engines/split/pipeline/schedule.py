@@ -1,6 +1,6 @@
-"""In which order a stage works: forward and backward of each microbatch. Pure.
+"""The order of a stage's forward and backward passes.
 
-A schedule says what each stage does; `programs` turns it into the messages of each rank.
+Pure. A schedule lists the passes of each stage; `programs` adds the messages of each rank.
 """
 
 import dataclasses
@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 
 
 class Pass(enum.StrEnum):
-    """What a stage does with a microbatch."""
+    """The kind of a stage's work on a microbatch."""
 
     FORWARD = "forward"
     BACKWARD = "backward"
@@ -27,13 +27,14 @@ class Action:
 
 
 Schedule = Callable[[int, int, int], Iterator[Action]]
-"""Gives the actions of a stage from (stages, microbatches, stage)."""
+"""Returns the actions of a stage. Takes the number of stages, of microbatches, and the stage."""
 
 
 def gpipe(stages: int, microbatches: int, stage: int) -> Iterator[Action]:
-    """All forwards, then all backwards; every microbatch is held meanwhile.
+    """All forward passes, then all backward passes.
 
-    Backwards go in reverse, so what was computed last, and is still near, is used first.
+    Activations of all microbatches are in memory. Backward passes go in reverse order, so the
+    latest activations, still in caches, are used first.
     """
     yield from forwards(stages, microbatches, stage)
     for microbatch in reversed(range(microbatches)):
@@ -41,9 +42,9 @@ def gpipe(stages: int, microbatches: int, stage: int) -> Iterator[Action]:
 
 
 def one_forward_one_backward(stages: int, microbatches: int, stage: int) -> Iterator[Action]:
-    """As many forwards as stages follow, then one backward for each forward (1F1B).
+    """One forward pass for each later stage, then backward and forward in turn (1F1B).
 
-    A stage holds at most `stages - stage` microbatches, whatever their number.
+    A stage has activations of at most `stages - stage` microbatches, whatever their number.
     """
     _check(stages, microbatches, stage)
     ahead = min(stages - stage - 1, microbatches)
@@ -57,14 +58,14 @@ def one_forward_one_backward(stages: int, microbatches: int, stage: int) -> Iter
 
 
 def forwards(stages: int, microbatches: int, stage: int) -> Iterator[Action]:
-    """One forward after the other, as when a model is evaluated."""
+    """One forward pass after the other, as in an evaluation."""
     _check(stages, microbatches, stage)
     for microbatch in range(microbatches):
         yield Action(Pass.FORWARD, microbatch)
 
 
 def peak_microbatches(actions: Iterator[Action]) -> int:
-    """The most microbatches whose activations a stage holds at one time."""
+    """The maximum number of microbatches whose activations a stage has at one time."""
     now = most = 0
     for action in actions:
         now += 1 if action.work is Pass.FORWARD else -1
@@ -73,7 +74,7 @@ def peak_microbatches(actions: Iterator[Action]) -> int:
 
 
 def bubble(stages: int, microbatches: int) -> float:
-    """The share of time that a stage waits in either schedule, if all work takes equally long."""
+    """The share of time for which a stage waits, if all work takes equally long."""
     return (stages - 1) / (microbatches + stages - 1)
 
 

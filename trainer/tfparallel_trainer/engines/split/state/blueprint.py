@@ -1,4 +1,4 @@
-"""The unsplit model, compiled and without values: what a checkpoint of a divided one holds in all.
+"""The unsplit model, compiled but without values: all that a divided model's checkpoint holds.
 
 Each process has one, besides what its ranks train. Its optimizer is built for stand-ins of a few
 bytes, so that it has as many variables as that of the unsplit model, in the same order.
@@ -18,7 +18,7 @@ from tfparallel_trainer.objective import replica
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Blueprint:
-    """What all processes know of the unsplit model."""
+    """The description of the unsplit model, in all processes."""
 
     model: Any
     """Compiled by the user."""

@@ -1,7 +1,7 @@
 """Writes the trained model as one .keras file from a checkpoint, a slice at a time.
 
-What plain Keras would write for the unsplit model, the state of the optimizer included. But no
-process ever holds more than a block of one variable.
+The file is the one that plain Keras would write for the unsplit model, the optimizer's state
+included. But no process ever holds more than a block of one variable.
 """
 
 import math
@@ -20,11 +20,11 @@ from tfparallel_trainer.objective import replica
 from tfparallel_trainer.storage import directory, durable
 
 _COPIES = 3
-"""How often the weights are in memory at most while Keras loads and exports a model."""
+"""Maximum number of copies of the weights in memory while Keras loads and exports a model."""
 
 
 def check(drawn: blueprint.Blueprint, module: user.Module) -> None:
-    """Refuse (UserCodeError) before training a model that Keras cannot write as it is after it."""
+    """Refuse (UserCodeError) before training a model that Keras could not write after it."""
     export.check(drawn.model, module.path)
     with (
         export.storing(pathlib.Path(outputs.MODEL), module.path),
@@ -44,8 +44,8 @@ def save(
 ) -> None:
     """Write `model.keras`, so that readers see all of it or what was there before.
 
-    With an optimizer that keeps averages of the weights (use_ema), those are what is written. The
-    model gets the learning rate and the counters of the checkpoint.
+    If the optimizer keeps averages of the weights (use_ema), these are written. The model gets the
+    learning rate and the counters of the checkpoint.
     """
     draft = durable.draft(path)
     weights = durable.draft(path.with_suffix(archive.WEIGHTS))
@@ -74,9 +74,10 @@ def save(
 def save_for_serving(
     drawn: blueprint.Blueprint, saved: pathlib.Path, folder: pathlib.Path, module: user.Module
 ) -> str | None:
-    """Write a SavedModel of a file that `save` wrote; for this the whole model must fit here.
+    """Write a SavedModel from a file that `save` wrote.
 
-    Gives a sentence that says why not, where it does not fit. Raises as `export.storing` does.
+    The whole model must fit into this process. If it does not fit, returns a sentence that says so.
+    Raises as `export.storing` does.
     """
     needed = _COPIES * sum(
         math.prod(variable.shape) * tf.as_dtype(variable.dtype).size

@@ -1,4 +1,4 @@
-"""What becomes of a divided model's state: saved in parts, found again, and one file at the end."""
+"""Persists a divided model: saves its state in parts, restores it, and exports one file."""
 
 import dataclasses
 import pathlib
@@ -26,7 +26,7 @@ from tfparallel_trainer.storage import directory
 
 
 class Persistence:
-    """State of the ranks of this process, and what all processes know of the whole."""
+    """The state of the ranks of this process, and the description of the unsplit model."""
 
     def __init__(
         self,
@@ -36,7 +36,7 @@ class Persistence:
         ranks: Sequence[rank_model.RankModel],
         say: Callable[[str], None],
     ) -> None:
-        """See that the state of these ranks can be saved and exported.
+        """Check that the state of these ranks can be saved and exported.
 
         Raises:
             UserCodeError: the model or its optimizer cannot be saved in parts.
@@ -50,18 +50,19 @@ class Persistence:
         checkpoint = settings.job.trainer.checkpoint
         self.state = shard.State([share_of(self.drawn, rank) for rank in ranks], self.drawn.wholes)
         self.saved: store.Store | None = None
-        """None when the job saves no checkpoints."""
+        """The store. None: the job saves no checkpoints."""
         if checkpoint:
             self.saved = self._store(settings.checkpoints, checkpoint.keep, settings.module_sum)
         self._exporting = settings.results.child(".exporting")
-        """Folder of what is exported where no checkpoint holds it."""
-        # A folder that processes do not share is found now, and not once the model is trained.
+        """Folder of the exported state, if no checkpoint has it."""
+        # Detect now, and not after training, a folder that processes do not share.
         self._unsaved = None if checkpoint else self._store(self._exporting, 1)
 
     def start(self) -> files.Position:
-        """Give the ranks the newest checkpoint, or the initial weights that the job names.
+        """Restore the newest checkpoint, or load the job's initial weights.
 
-        Gives where training begins, the same on all processes; of another model they are refused.
+        Returns where training starts, the same on all processes. A checkpoint or weights of another
+        model are refused.
         """
         restored = None if self.saved is None else self.saved.restore(self.state)
         if restored is not None:
@@ -74,7 +75,7 @@ class Persistence:
         return files.Position(step=0, epoch=self._settings.first_epoch, example=0)
 
     def export(self, at: files.Position) -> None:
-        """Leave the trained model, where training has ended; raises as `export.storing` does."""
+        """Export the trained model at the end of training; raises as `export.storing` does."""
         if self.saved is not None:
             self.saved.check_owner()
         saved = [] if self.saved is None else entries.of_step(self._settings.checkpoints, at.step)
@@ -106,7 +107,7 @@ class Persistence:
 def share_of(
     drawn: blueprint.Blueprint, rank: rank_model.RankModel
 ) -> dict[str, shard.VariableShard]:
-    """What a rank brings to a checkpoint."""
+    """The shards that a rank writes to a checkpoint."""
     weights = {
         key: shard.VariableShard(
             variable=variable,
@@ -137,8 +138,8 @@ def load_weights(
 ) -> None:
     """Assign to each rank its part of the weights of a file; the optimizer's state stays as it is.
 
-    Its path, `trainer.initialWeights`, is relative to the folder or absolute. A file that is not
-    there, or is of another model, is a BadConfigurationError.
+    Its path, `trainer.initialWeights`, is relative to the folder or absolute. A missing file, or
+    one of another model, is a BadConfigurationError.
     """
     with tempfile.TemporaryDirectory() as location:
         empty = pathlib.Path(location) / f"model{archive.WEIGHTS}"

@@ -1,7 +1,7 @@
-"""What a rule is, and which rules there are for a node. Knows no layer.
+"""Defines rules, and registers them. Does not know any layer.
 
-A rule has a pure part, `split`, which says how things lie and what that costs. Its computing part,
-`compute`, runs on each rank with its parts. Users add rules for their own layers by
+A rule has a pure part, `split`, which returns layouts and their costs. Its computing part,
+`compute`, runs on each rank with the rank's parts. Users add rules for their own layers by
 `tfparallel_trainer.split.rule`.
 """
 
@@ -24,31 +24,35 @@ REPLICATED = "replicated"
 
 
 class CannotSplitError(Exception):
-    """A rule cannot split a node; the text says why, and what would help."""
+    """A rule cannot split a node; the text says why, and what to do."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Shard:
-    """How a variable lies."""
+    """The layout of a variable."""
 
     layout: Layout
     summed: frozenset[shape.Axis] = frozenset()
-    """Axes along which each rank has a part of the gradient, so that it must be added up before
-    the optimizer gets it. Elsewhere ranks with the same part have the same gradient."""
+    """Axes along which each rank has a summand of the gradient, so that ranks have to add it up
+    before the optimizer's update. Along other axes, ranks with the same part have the same
+    gradient."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Split:
-    """How a node is split: what is not named is whole, and costs nothing."""
+    """How a node is split.
+
+    Tensors and variables that are not named are replicated, without cost.
+    """
 
     wants: Mapping[int, Layout] = dataclasses.field(default_factory=dict)
-    """For tensors that the node takes; they are brought into these layouts."""
+    """Layouts of the node's inputs, which are converted to them."""
     gives: Mapping[int, Layout] = dataclasses.field(default_factory=dict)
-    """For tensors that the node makes."""
+    """Layouts of the node's outputs."""
     variables: Mapping[str, Shard] = dataclasses.field(default_factory=dict)
-    """By key."""
+    """Layouts of variables, by key."""
     costs: tuple[communication.Traffic, ...] = ()
-    """What the rule itself communicates, besides bringing tensors into the layouts it wants."""
+    """Communication of the rule itself, without conversions of its inputs."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,7 +62,7 @@ class _OfNode:
 
     @property
     def layer(self) -> Any:
-        """What the node calls."""
+        """The layer that the node calls."""
         return self.node.calls
 
     def key(self, variable: Any) -> str:
@@ -68,23 +72,23 @@ class _OfNode:
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Call(_OfNode):
-    """What a rule is told about a node."""
+    """The information about a node from which a rule splits it."""
 
     degrees: Mapping[shape.Axis, int]
     """Number of ranks along each axis that splits layers."""
     input_layouts: Mapping[int, Layout]
-    """How the tensors that the node takes lie now."""
+    """The current layouts of the node's inputs."""
     trained: frozenset[int]
-    """The tensors that a gradient goes back through."""
+    """The tensors that have a gradient."""
 
     @property
     def first(self) -> int:
-        """The first tensor that the node takes."""
+        """The node's first input."""
         return self.node.inputs[0]
 
     @property
     def result(self) -> int:
-        """The first tensor that the node makes."""
+        """The node's first output."""
         return self.node.outputs[0]
 
     def ranks(self, axis: shape.Axis) -> int:
@@ -92,22 +96,23 @@ class Call(_OfNode):
         return self.degrees.get(axis, 1)
 
     def dimensions(self, tensor: int) -> tuple[int | None, ...]:
-        """The shape of a whole tensor."""
+        """The shape of a full tensor."""
         return self.model.tensors[tensor].shape
 
     def whole(self, tensor: int) -> Layout:
-        """The layout in which a tensor is whole."""
+        """The layout of the replicated tensor."""
         return layout.whole(len(self.dimensions(tensor)))
 
     def find_cut(self, tensor: int, dimension: int, axis: shape.Axis) -> Cut | None:
-        """The cut over an axis with which a dimension of a tensor comes; -1 is the last one."""
+        """The current cut of a tensor's dimension over an axis, or None; -1 is the last."""
         cut = self.input_layouts[tensor].cuts[dimension]
         return cut if cut is not None and cut.axis is axis else None
 
     def divide(self, what: str, size: int | None, axis: shape.Axis, unit: int = 1) -> Cut:
-        """Divide rows, named for people ("units"), over the ranks of an axis as evenly as can be.
+        """Divide rows over the ranks of an axis as evenly as possible.
 
-        Of `unit` rows that follow each other, one rank has all. Too few are a CannotSplitError.
+        `what` names them for people ("units"). Each `unit` consecutive rows stay together. Too few
+        rows are a CannotSplitError.
         """
         ranks = self.ranks(axis)
         if size is None or size // unit < ranks:
@@ -125,7 +130,7 @@ class Call(_OfNode):
         variables: Mapping[str, Shard] | None = None,
         costs: Iterable[communication.Traffic] = (),
     ) -> Split:
-        """How the node is split when its first input and its first output lie so; absent: whole."""
+        """How the node is split, from layouts of its first input and output; absent: whole."""
         return Split(
             wants={} if takes is None else {self.first: takes},
             gives={} if gives is None else {self.result: gives},
@@ -136,7 +141,7 @@ class Call(_OfNode):
     def shards(
         self, *pairs: tuple[Any, Layout], summed: frozenset[shape.Axis] = frozenset()
     ) -> dict[str, Shard]:
-        """How variables of the layer lie, by key; None is one that it is without."""
+        """Layouts of the layer's variables, by key; the layer lacks those that are None."""
         return {
             self.key(weight): Shard(tensor_layout, summed)
             for weight, tensor_layout in pairs
@@ -144,7 +149,7 @@ class Call(_OfNode):
         }
 
     def unsharded(self, summed: frozenset[shape.Axis]) -> dict[str, Shard]:
-        """All variables that the node reads, whole on each rank."""
+        """All variables that the node reads, replicated."""
         variables = self.model.variables
         return {
             key: Shard(layout.whole(len(variables[key].shape)), summed)
@@ -152,7 +157,7 @@ class Call(_OfNode):
         }
 
     def backward(self, tensor: int) -> tuple[schedule.Pass, ...]:
-        """The work in which the gradient of a tensor goes back, if it has one."""
+        """The kind of work that computes the gradient of a tensor, if it has one."""
         return (schedule.Pass.BACKWARD,) if tensor in self.trained else ()
 
     def sends(
@@ -163,7 +168,7 @@ class Call(_OfNode):
         dims: Iterable[int | None],
         dtype: str | None = None,
     ) -> tuple[communication.Traffic, ...]:
-        """What ranks along an axis send for each work: a tensor of these sizes, in a type."""
+        """The messages of ranks along an axis, by kind of work: a tensor of a shape and type."""
         brought = dtype or self.layer.compute_dtype
         return tuple(
             communication.Traffic(
@@ -181,26 +186,26 @@ class Call(_OfNode):
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Local(_OfNode):
-    """One rank's turn to compute a node; tensors and variables are its own parts."""
+    """The computation of a node on one rank, with the rank's parts of tensors and variables."""
 
     split: Split
     training: bool
     same_dropout: bool
-    """Whether random layers shall draw what the whole layer would (for tests; it costs time)."""
+    """Whether random layers draw as the unsplit layer would (for tests; it costs time)."""
     groups: Mapping[shape.Axis, collectives.Communicator]
     tensors: Mapping[int, Any]
-    """What the node takes, by number, in the layouts that the rule wants."""
+    """Inputs of the node, by number, in the layouts of the rule."""
     variables: Mapping[str, Any]
     """The rank's parts of the variables that the node reads, by key."""
     changed: dict[str, Any]
     """A rule puts the new parts of variables that the call changes here, by key."""
 
     def place(self) -> dict[shape.Axis, int]:
-        """Where this rank stands along the axes that split layers."""
+        """The coordinates of this rank along the axes that split layers."""
         return {axis: group.index for axis, group in self.groups.items()}
 
     def tensor(self, number: int) -> Any:
-        """A tensor that the node takes, of the type in which the layer computes."""
+        """An input of the node, cast to the type in which the layer computes."""
         tensor = self.tensors[number]
         if tensor is None or self.node.kind is not graph.NodeKind.LAYER:
             return tensor
@@ -210,11 +215,11 @@ class Local(_OfNode):
 
     @property
     def first(self) -> Any:
-        """The first tensor that the node takes."""
+        """The node's first input."""
         return self.tensor(self.node.inputs[0])
 
     def value(self, variable: Any) -> Any:
-        """This rank's part of a variable of the layer, of the type in which the layer computes."""
+        """This rank's part of a layer's variable, cast to the type in which the layer computes."""
         value = self.variables[self.key(variable)]
         if self.layer.autocast and "float" in variable.dtype:
             return keras.ops.cast(value, self.layer.compute_dtype)
@@ -225,19 +230,19 @@ class Rule(abc.ABC):
     """One sharding of one kind of layer or operation."""
 
     sharding: str
-    """Its name, by which people ask for it, such as column."""
+    """Its name, by which users choose it, such as column."""
     axes: tuple[shape.Axis, ...] = ()
-    """It is of use only when each of these axes has several ranks."""
+    """The rule applies only if each of these axes has several ranks."""
     only_asked: bool = False
-    """Whether it is taken only when someone asks for it."""
+    """Whether it applies only if the user chooses it."""
 
     @abc.abstractmethod
     def split(self, call: Call) -> Split:
-        """Say how a node is split, or raise a CannotSplitError. Pure: the same on every rank."""
+        """Return how a node is split, or raise a CannotSplitError. Pure: the same on every rank."""
 
     @abc.abstractmethod
     def compute(self, local: Local) -> Sequence[Any]:
-        """Compute this rank's parts of what the node makes, with gradients.
+        """Compute this rank's parts of the node's outputs, with gradients.
 
         All ranks of a group make the same calls of its communicator in the same order. Gradients
         follow the rule of `split.layers.adjoint`.
@@ -254,10 +259,10 @@ _RuleType = TypeVar("_RuleType", bound=type[Rule])
 
 
 def rule(*layers: type) -> Callable[[_RuleType], _RuleType]:
-    """Say that a class is a rule for these classes of layers, and not for their subclasses.
+    """Register a class as a rule for these classes of layers, and not for their subclasses.
 
-    Rules of one layer are tried in the order of their registration, before those built in. What
-    is no rule, or has no name, is a UserCodeError.
+    Rules of one layer are tried in the order of their registration, before those built in. A class
+    that is not a rule, or has no name, is a UserCodeError.
     """
 
     def register(rule_class: _RuleType) -> _RuleType:
@@ -274,5 +279,5 @@ def rule(*layers: type) -> Callable[[_RuleType], _RuleType]:
 
 
 def of_users(kind: type) -> Mapping[str, Rule]:
-    """The rules that users have given for a class of layers, by sharding."""
+    """The users' rules for a class of layers, by sharding."""
     return _user_rules.get(kind, {})
