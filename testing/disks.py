@@ -1,4 +1,4 @@
-"""File systems of a test's own."""
+"""File systems for single tests."""
 
 import contextlib
 import dataclasses
@@ -22,7 +22,7 @@ def mounted(folder: pathlib.Path, options: str) -> Iterator[pathlib.Path]:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Disk:
-    """An ext4 file system of which copies are what a power cut would leave at their moments."""
+    """An ext4 file system, with copies of it as power cuts at different moments would leave it."""
 
     folder: pathlib.Path
     """Where it is mounted."""
@@ -37,7 +37,7 @@ class Disk:
 
     @contextlib.contextmanager
     def after_cut(self, copy: pathlib.Path) -> Iterator[pathlib.Path]:
-        """Mount a copy, which recovers as a machine does that starts again."""
+        """Mount a copy, which recovers it as a restarted machine would."""
         folder = self.copies.parent / "recovered"
         folder.mkdir(exist_ok=True)
         _mount("-o", "loop", str(copy), str(folder))

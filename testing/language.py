@@ -25,7 +25,7 @@ MESSAGES = (CLIENT, OPERATOR, paths.TRAINER)
 DOCUMENTED = (OPERATOR, paths.TRAINER)
 """Files and folders whose docstrings are checked; those of `api` are the descriptions of fields."""
 _PARAGRAPHS = re.compile(r"\n\s*\n|\n\s*(?=\w+: |\w+:\n)")
-"""What stands between two paragraphs, or two arguments."""
+"""Separates two paragraphs, or two arguments."""
 _MIN_WORDS = 5
 """Shorter literals are names and parts of tables."""
 _NO_PROSE = re.compile(r"import |.*\\\(|[a-z0-9 ]{150,}$")

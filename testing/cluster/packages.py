@@ -1,7 +1,7 @@
 """Programs that come from Debian packages: installed when a command is missing, never otherwise.
 
-A machine that has, say, containerd from elsewhere keeps it, because commands are asked for and
-not packages.
+A machine that has containerd from elsewhere, for example, keeps it, because only missing commands
+count.
 """
 
 import os
@@ -37,7 +37,7 @@ def ensure(commands: Iterable[str]) -> None:
 
 
 def ensure_node() -> None:
-    """What a node needs, the network plugins included."""
+    """Install what a node needs, including network plugins."""
     missing = [PACKAGES[command] for command in NODE if find(command) is None]
     install([*missing, *([] if cni_folder() else [CNI_PACKAGE])])
 
@@ -56,7 +56,7 @@ def find(command: str) -> str | None:
 
 
 def install(packages: Iterable[str]) -> None:
-    """Install Debian packages, without what they merely recommend."""
+    """Install Debian packages, without recommended ones."""
     names = sorted(set(packages))
     if not names:
         return

@@ -34,7 +34,7 @@ class Record:
 
 
 def environment() -> dict[str, str]:
-    """Ours with the administrator's programs, and without proxies: all traffic stays here."""
+    """Our environment with administrators' programs, and without proxies: all traffic is local."""
     kept = {name: value for name, value in os.environ.items() if "_proxy" not in name.lower()}
     path = os.environ.get("PATH", os.defpath)
     return kept | {"PATH": os.pathsep.join([path, *SYSTEM_FOLDERS])}
@@ -67,7 +67,7 @@ def start(
 
 @contextlib.contextmanager
 def running(command: Sequence[str], log: Path, *keep_open: int) -> Iterator[None]:
-    """Meanwhile a program runs, with what it starts."""
+    """Run a program, and its children, in the body."""
     with (
         log.open("wb") as output,
         subprocess.Popen(
@@ -87,7 +87,7 @@ def running(command: Sequence[str], log: Path, *keep_open: int) -> Iterator[None
 
 
 def started_at(pid: int) -> str | None:
-    """When the living process with this id began; None when there is none (or only its remains)."""
+    """Start time of the living process with this id. None: it does not exist, or is a zombie."""
     with contextlib.suppress(ChildProcessError):
         os.waitpid(pid, os.WNOHANG)
     try:
@@ -105,7 +105,7 @@ def alive(record: Record) -> bool:
 
 
 def stop(records: Iterable[Record], grace: float = 1.0) -> None:
-    """End these processes and wait until they are gone; they have nothing to save."""
+    """Kill these processes and wait until they are gone."""
     handles = [handle for record in records if (handle := _handle(record)) is not None]
     try:
         for signal_number, patience in ((signal.SIGTERM, grace), (signal.SIGKILL, 60.0)):

@@ -1,7 +1,8 @@
-"""A registry that wants a password: for this machine alone, or for a full cluster and this machine.
+"""A registry that asks for a password: for this machine only, or also for a full cluster.
 
 The latter listens on loopback inside the cluster. A forwarder on the same port of this machine's
-loopback leads there, so that an image has one name for who pushes it and for the node that pulls.
+loopback connects to it, so that an image has the same name for the client that pushes it and for
+the node that pulls it.
 """
 
 import contextlib
@@ -34,7 +35,7 @@ class Registry:
     address: str
 
     def answers(self) -> bool:
-        """Whether it takes connections and speaks."""
+        """Whether it accepts connections and answers."""
         host, _, port = self.address.partition(":")
         try:
             with socket.create_connection((host, int(port)), timeout=5) as connection:
@@ -46,7 +47,7 @@ class Registry:
 
 @contextlib.contextmanager
 def on_loopback(folder: Path) -> Iterator[Registry]:
-    """Meanwhile a registry for this machine alone keeps what it takes in the folder."""
+    """Run a registry for this machine only in the body; it stores images in the folder."""
     binaries.ensure([MODULE])
     log = folder / "registry.log"
     with process.running(_serve(folder, f"{controlplane.LOOPBACK}:0"), log):
@@ -56,7 +57,7 @@ def on_loopback(folder: Path) -> Iterator[Registry]:
 
 @contextlib.contextmanager
 def running(cluster: handle.Cluster, folder: Path) -> Iterator[Registry]:
-    """Meanwhile a registry for a cluster and this machine keeps its images in the folder."""
+    """Run a registry for a cluster and this machine in the body; it stores images in the folder."""
     binaries.ensure([MODULE])
     with socket.create_server((controlplane.LOOPBACK, 0)) as listener:
         port = int(listener.getsockname()[1])

@@ -1,4 +1,4 @@
-"""What can be asked of a cluster, one frozen class per kind of cluster."""
+"""Settings of a cluster, one frozen class for each kind of cluster."""
 
 import enum
 from dataclasses import dataclass

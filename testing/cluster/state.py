@@ -70,14 +70,14 @@ class Ledger:
         return record
 
     def adopt(self, name: str, pid: int, log: str) -> None:
-        """Write down a process that one of ours started and that `down` has to wait for."""
+        """Record a process that one of ours started, and for which `down` has to wait."""
         started = process.started_at(pid)
         if started is None:
             raise console.ClusterError(f"{name} ended at once.\n{process.tail(Path(log))}")
         self._change(processes=(*self.processes, process.Record(name, pid, started, log)))
 
     def wait_until(self, what: str, check: process.Check, limit: float) -> None:
-        """Wait for something that everything started so far must stay alive for."""
+        """Wait for a condition, during which all started processes must stay alive."""
         process.wait_until(what, check, self.processes, limit)
 
     def mark_ready(self) -> None:
@@ -130,7 +130,7 @@ def require_own_folder(directory: Path) -> None:
 
 
 def remove(directory: Path) -> None:
-    """Forget the cluster: its record last, so that an interrupted removal can be repeated."""
+    """Remove the cluster's folder, its record last, so that a removal can be repeated."""
     for entry in directory.iterdir():
         if entry.name == FILE:
             continue

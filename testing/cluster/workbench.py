@@ -1,4 +1,4 @@
-"""What a person needs on a full cluster: programs, images, volumes, and the next commands."""
+"""Equips a full cluster for a person: programs, images, volumes, and the next commands."""
 
 import json
 import os
@@ -13,7 +13,7 @@ from testing.image_cache import build
 
 STORAGE_CLASS = "node-disk"
 VOLUMES = 20
-"""For as many claims as people make in the life of a test cluster: none is used twice."""
+"""Number of volumes: enough for the claims of a test cluster, because none is used twice."""
 
 _SIZE = "10Gi"
 
@@ -51,7 +51,7 @@ def offer_volumes(cluster: handle.Cluster) -> None:
 
 
 def next_commands(cluster: handle.Cluster) -> Sequence[str]:
-    """Return what to type now: where the programs and the cluster are, then README's commands."""
+    """Return the next commands: variables for the programs and the cluster, then README's."""
     variables = f"export KUBECONFIG={cluster.kubeconfig} PATH={_programs(cluster)}{os.pathsep}$PATH"
     readme = pages.find_commands(pages.README, "helm install")
     return [variables, *(command.line for command in readme)]

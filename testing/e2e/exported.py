@@ -1,4 +1,4 @@
-"""What a trained model is worth, as plain Keras sees it: without this project."""
+"""Measures the accuracy of a trained model with plain Keras, without this project."""
 
 import json
 import subprocess
@@ -19,7 +19,7 @@ print(json.dumps({"accuracy": float((guesses == y).mean())}))
 
 
 def accuracy(model: Path, source: Path) -> float:
-    """Load a .keras file in a process of its own; give its accuracy over the evaluation data.
+    """Load a .keras file in a separate process; return its accuracy over the evaluation data.
 
     Args:
         model: the file.

@@ -1,4 +1,4 @@
-"""The jobs of the tests that no example has."""
+"""Jobs for tests that no example covers."""
 
 from typing import Any
 

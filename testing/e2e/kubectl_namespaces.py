@@ -1,4 +1,4 @@
-"""A namespace of a test, spoken to with kubectl as a person would."""
+"""A test's namespace, used by kubectl as a person would."""
 
 import contextlib
 import itertools
@@ -18,7 +18,7 @@ Object = dict[str, Any]
 
 POLL_SECONDS = 0.5
 JOB_SECONDS = 400.0
-"""How long a short job may take on two busy cores."""
+"""Seconds that a short job may take on two busy cores."""
 
 GONE_SECONDS = 90.0
 CHILDREN = "pods,services,configmaps,networkpolicies"
@@ -55,7 +55,7 @@ class KubectlNamespace:
     def wait(
         self, name: str, reached: Callable[[Object], bool], limit: float = JOB_SECONDS
     ) -> Object:
-        """The job, once its status is as wanted; when it never is, all that is known is raised."""
+        """Wait until the job's status satisfies `reached`, or raise a full description."""
         try:
             return waiting.until(
                 lambda: self.job(name),
@@ -76,7 +76,7 @@ class KubectlNamespace:
         self.kubectl("delete", "pod", pod, "--grace-period=0", "--force")
 
     def evict(self, pod: str) -> None:
-        """Ask a pod to leave as the drain of its node does."""
+        """Evict a pod, as the drain of its node does."""
         document = {
             "apiVersion": "policy/v1",
             "kind": "Eviction",
@@ -110,7 +110,7 @@ class KubectlNamespace:
         ).strip()
 
     def describe(self, job: str) -> str:
-        """All that a person would look at when a job does not do what it should."""
+        """Everything that a person would examine if a job misbehaves."""
         parts = [json.dumps(self.job(job).get("status"), indent=1)]
         parts.append(self.kubectl("get", "pods", "--output=wide"))
         parts.append(self.kubectl("get", "events", "--sort-by=.lastTimestamp"))
@@ -136,7 +136,7 @@ class KubectlNamespace:
 
     @contextlib.contextmanager
     def watching(self, file: Path) -> Iterator[None]:
-        """Meanwhile write every version of every job to the file, which `versions` reads.
+        """Write every version of every job to the file, which `versions` reads, in the body.
 
         Raises:
             AssertionError: the watch ended before the last version; with what kubectl said.
@@ -203,7 +203,7 @@ def maker(cluster: handle.Cluster) -> Iterator[Make]:
 
 
 class Writer:
-    """A program that writes what it prints to a file, and its complaints to another."""
+    """A program whose output goes to a file, and whose errors go to another."""
 
     def __init__(self, command: Sequence[str], file: Path) -> None:
         self._command = command
@@ -217,7 +217,7 @@ class Writer:
         return self._running.poll() is None
 
     def complaints(self) -> str:
-        """What it has written to standard error; until it writes, what it wrote before."""
+        """Its standard error; until it writes any, that of the previous start."""
         return self._complaints.read_text(encoding="utf-8", errors="replace") or self._earlier
 
     def restart(self) -> str:

@@ -1,4 +1,4 @@
-"""Installs and uninstalls the operator as the README does it."""
+"""Installs and uninstalls the operator as the README does."""
 
 import contextlib
 from collections.abc import Iterator
@@ -23,7 +23,7 @@ KINDS = (
 
 @contextlib.contextmanager
 def running(cluster: handle.Cluster) -> Iterator[None]:
-    """Meanwhile a cluster has both images on its node, the operator, and a keeper of volumes."""
+    """Equip a cluster in the body with both images, the operator, and a keeper of volumes."""
     for image in build.ensure(targets.TARGETS.values()):
         cluster.load_image(image.archive)
     keeper = volumes.Keeper(cluster)

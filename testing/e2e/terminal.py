@@ -26,7 +26,7 @@ class Shell:
         """Return what a command prints to standard output.
 
         Raises:
-            AssertionError: it fails; with its words.
+            AssertionError: it fails; with its output.
         """
         done = subprocess.run(
             ["bash", "-c", line],
@@ -62,7 +62,7 @@ class Shell:
 
     @contextlib.contextmanager
     def watching(self, line: str, output: Path) -> Iterator[None]:
-        """Meanwhile a command that does not end by itself prints to a file."""
+        """Run a command that does not end by itself in the body; its output goes to a file."""
         with (
             output.open("wb") as stream,
             subprocess.Popen(

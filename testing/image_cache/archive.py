@@ -1,4 +1,4 @@
-"""What a docker-archive says of its image."""
+"""Reads the description of the image in a docker-archive."""
 
 import json
 import tarfile

@@ -1,7 +1,7 @@
-"""What an image is made of, as the key of its place in the cache.
+"""Fingerprints of an image's inputs, as keys of the cache.
 
-The hash is taken over the files that the Dockerfile copies for a target, so a change in the
-operator leaves the trainer's image where it is.
+The hash covers the files that the Dockerfile copies for a target, so a change in the operator does
+not rebuild the trainer's image.
 """
 
 import hashlib

@@ -110,9 +110,9 @@ def an_exit(code: int, at: datetime.datetime = START, message: str = "") -> obse
 
 @dataclasses.dataclass
 class World:
-    """One job and its children in memory; the test plays the kubelet and the clock.
+    """One job and its children in memory; the test acts as the kubelet and the clock.
 
-    What changes it returns it, so that `run_until_quiet` may follow.
+    Methods that change it return it, so that `run_until_quiet` may follow.
     """
 
     job: types.TFParallelJob
@@ -124,7 +124,7 @@ class World:
     host_port: int | None = None
     settings: installation.InstallationSettings = SETTINGS
     problem: observation.SpecProblem | None = None
-    """Why the newest spec cannot be used; the job has the last one that could."""
+    """Why the newest spec is invalid; the job then has the last valid one."""
     groups: dict[tuple[str, str], observation.Group] = dataclasses.field(default_factory=dict)
     workload: observation.Workload | None = None
     flavors: dict[str, observation.Flavor] = dataclasses.field(default_factory=dict)
@@ -216,7 +216,7 @@ class World:
         return True
 
     def reap(self) -> None:
-        """Let the pods go that are being deleted."""
+        """Remove the pods that are being deleted."""
         self.pods = {name: pod for name, pod in self.pods.items() if not pod.deleting}
 
     def update(self, name: str, **changes: Any) -> Self:
@@ -362,7 +362,7 @@ def _fingerprint(config_map: Mapping[str, Any]) -> str:
 
 
 def a_world(**job: object) -> World:
-    """A job that has got all its pods."""
+    """A job that has all its pods."""
     world = World(a_job(**job))  # type: ignore[arg-type]
     world.run_until_quiet()
     return world
@@ -376,7 +376,7 @@ def running(**job: object) -> World:
 
 
 def state_of(world: World) -> str | None:
-    """What the job's state is by now."""
+    """The job's current state."""
     return world.status.state
 
 
