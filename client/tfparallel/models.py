@@ -44,7 +44,7 @@ class Progress:
 
     @classmethod
     def parse(cls, status: job_status.ProgressStatus) -> Self:
-        """Read a report; what is no number is left out."""
+        """Read a report; what is not a number is left out."""
         metrics = {name: _parse_number(text) for name, text in status.metrics.items()}
         return cls(
             step=status.step,

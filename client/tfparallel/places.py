@@ -15,7 +15,7 @@ class Place(Protocol):
     """What a client connects to."""
 
     def connect(self) -> backend.Backend:
-        """Return the backend, which is no connection yet.
+        """Return the backend, which is not a connection yet.
 
         Raises:
             SpecError: the place does not exist.

@@ -56,7 +56,7 @@ class Plan:
 def loopback_plan(cluster_settings: settings.Light) -> Plan:
     """A control plane on free ports of loopback, for clusters whose nodes are not real."""
     api, etcd, peer = ports.allocate(3)
-    # There is no address but loopback, which the API server does not want to advertise.
+    # The only address is loopback, which the API server refuses to advertise.
     flags = [f"--bind-address={LOOPBACK}", f"--advertise-address={LOOPBACK}"]
     flags.append("--endpoint-reconciler-type=none")
     if not cluster_settings.controllers:
@@ -143,7 +143,7 @@ def _start_etcd(ledger: state.Ledger, authority: pki.Authority, plan: Plan) -> N
         f"--key-file={pair.key}",
         f"--trusted-ca-file={authority.ca.certificate}",
         "--client-cert-auth=true",
-        # The data live as long as the tests: losing them to a power cut is no loss.
+        # The data live as long as the tests: losing them to a power cut is not a loss.
         "--unsafe-no-fsync=true",
     ]
     _launch(ledger, plan, "etcd", arguments)

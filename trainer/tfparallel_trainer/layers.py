@@ -25,7 +25,7 @@ class ShardedEmbedding(keras.layers.Layer):
             that many. Give as many as there are ever servers, or a multiple; by default 8.
         embeddings_initializer: called for each shard with the shard's shape.
         embeddings_regularizer: added up over shards, as L1 and L2 can be.
-        mask_zero: whether an input of 0 is no example but padding, and is masked.
+        mask_zero: whether an input of 0 is not an example but padding, and is masked.
         kwargs: as for every Keras layer, such as name and dtype.
 
     Raises:

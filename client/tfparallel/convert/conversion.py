@@ -113,7 +113,7 @@ def fields(value: Any, field: str) -> Fields:
     """Return a mapping as it is, and nothing as an empty one.
 
     Raises:
-        load.SpecError: the value is no mapping.
+        load.SpecError: the value is not a mapping.
     """
     if value is None:
         return {}
@@ -126,7 +126,7 @@ def items(value: Any, field: str) -> list[Fields]:
     """Return a list of mappings as it is, and nothing as an empty one.
 
     Raises:
-        load.SpecError: the value is no list of mappings.
+        load.SpecError: the value is not a list of mappings.
     """
     if value is None:
         return []

@@ -226,7 +226,7 @@ def _jobs(
 
 
 def _objects(documents: Sequence[Mapping[str, Any]]) -> Iterator[Mapping[str, Any]]:
-    """Yield what is no job."""
+    """Yield what is not a job."""
     for document in yaml_documents.flatten(documents):
         if str(document.get("kind")).casefold() not in _KINDS:
             yield document

@@ -95,7 +95,7 @@ class _Editor:
         entries = {
             key.value: (key, value) for key, value in node.value if key.tag != yaml_documents.MERGE
         }
-        if not entries.keys() <= before.keys():  # a key that is no string
+        if not entries.keys() <= before.keys():  # a key that is not a string
             raise _Unforeseen
         renamed = _renamed(before, after)
         if not any(renamed.get(name, name) in after for name in entries):

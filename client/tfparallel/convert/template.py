@@ -38,7 +38,7 @@ def convert(
     """Return a template that means here what it meant in a TFJob, and what is different.
 
     Args:
-        template: the value of the field; what is no pod template is left to be refused.
+        template: the value of the field; what is not a pod template is left to be refused.
         field: its path, for the notices.
         job_name: the job's, by which scripts may address its pods; empty: not known.
         sets_tf_config: whether TFJob sets TF_CONFIG in this job.

@@ -43,7 +43,7 @@ async def gather_folder(path: pathlib.Path, results: str | None = None) -> run_r
 
     Raises:
         Failure: the script's container mounts no claim there that it may write to.
-        SpecError: it is no run, or one of its files cannot be read.
+        SpecError: it is not a run, or one of its files cannot be read.
     """
     root = folder.newest(path)
     layout = folders.Folders(root)

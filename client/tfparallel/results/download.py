@@ -30,8 +30,8 @@ async def fetch(
     """Copy files below a folder; return those that came.
 
     All are written next to their targets first: until the last one is complete and checked, nothing
-    that the folder holds changes. What is no file, unreadable, or removed meanwhile, is left out.
-    No job takes a new folder along, should it lie next to the job's file.
+    that the folder holds changes. Entries that are not files, unreadable, or removed meanwhile are
+    left out. No job takes a new folder along, should it lie next to the job's file.
 
     Raises:
         Failure: the connection breaks again and again, the disk is full, or a digest differs.

@@ -75,7 +75,7 @@ def open_run(run: pathlib.Path) -> run_folder.RunFolder:
         run: the folder of a run, or runs/JOB: its newest run.
 
     Raises:
-        SpecError: it is no run, or one of an older version.
+        SpecError: it is not a run, or one of an older version.
     """
     root = newest(run)
     for name in (folders.STATUS_FILE, folders.MANIFEST_FILE):

@@ -23,7 +23,7 @@ def check_document(document: Any) -> Object:
     """Return any document of an API server.
 
     Raises:
-        raw_json.BrokenError: it is no object.
+        raw_json.BrokenError: it is not an object.
     """
     if not isinstance(document, dict):
         raise raw_json.BrokenError(f"it is a JSON {type(document).__name__}, and no object")
@@ -46,7 +46,7 @@ def check_list(document: Any) -> Object:
     """Return a list, or a page of one.
 
     Raises:
-        raw_json.BrokenError: its metadata lack a version, or an item is no object.
+        raw_json.BrokenError: its metadata lack a version, or an item is not an object.
     """
     _check_version(document)
     items = document.get("items", ())  # An empty list of metadata has null.

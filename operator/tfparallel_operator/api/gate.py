@@ -70,7 +70,7 @@ def read_job(text: bytes) -> Body:
     """Parse a job of an API server, as `admit` does.
 
     Raises:
-        raw_json.BrokenError: the text is no object of an API server.
+        raw_json.BrokenError: the text is not an object of an API server.
     """
     if len(text) <= MAX_SPEC_BYTES:
         try:
@@ -101,7 +101,7 @@ def read_event(line: bytes) -> tuple[str, Body]:
     """Return the type and the object of an event of a watch of jobs.
 
     Raises:
-        raw_json.BrokenError: the line is no event of an API server.
+        raw_json.BrokenError: the line is not an event of an API server.
     """
     if len(line) <= MAX_SPEC_BYTES:
         try:
@@ -122,7 +122,7 @@ def read_list_of_one(text: bytes) -> Body:
     """Return a list that has at most one job.
 
     Raises:
-        raw_json.BrokenError: the text is no list of an API server.
+        raw_json.BrokenError: the text is not a list of an API server.
     """
     begin, end = text.find(_ITEMS, 0, 256) + len(_ITEMS), text.rfind(_END_OF_ITEMS)
     if not len(_ITEMS) <= begin <= end:

@@ -45,7 +45,7 @@ def parse(quantity: str) -> fractions.Fraction | None:
 
 
 def parse_count(text: str) -> int | None:
-    """Return the value of decimal digits; None: the text is no number, or too long."""
+    """Return the value of decimal digits; None: the text is not a number, or too long."""
     return int(text) if len(text) <= LONGEST and text.isdecimal() else None
 
 

@@ -17,7 +17,7 @@ _SPEC, _STATUS = b',"spec":', b',"status":{'
 
 
 class BrokenError(ValueError):
-    """A text is no object of an API server."""
+    """A text is not an object of an API server."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

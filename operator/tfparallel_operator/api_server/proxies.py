@@ -36,7 +36,7 @@ def parse(text: str, origin: str) -> Proxy:
     """Return the proxy of an address; without a scheme it is an HTTP proxy.
 
     Raises:
-        ProxyError: it is no address of an HTTP proxy.
+        ProxyError: it is not an address of an HTTP proxy.
     """
     try:
         url = yarl.URL(text if "://" in text else f"http://{text}")
@@ -65,7 +65,7 @@ def from_environment(server: str, environment: Mapping[str, str]) -> Proxy | Non
     Loopback addresses have no proxy.
 
     Raises:
-        ProxyError: the variable is no address of a proxy.
+        ProxyError: the variable is not an address of a proxy.
     """
     url = yarl.URL(server)
     variables = _VARIABLES.get(url.scheme, ())

@@ -37,7 +37,7 @@ def parse_event(line: bytes, resource: resources.Resource) -> WatchEvent:
 
     Raises:
         errors.Expired: the version from which to watch is too old.
-        errors.Unavailable: the line is no event.
+        errors.Unavailable: the line is not an event.
     """
     try:
         if resource == resources.JOBS:

@@ -54,7 +54,7 @@ def find(message: str) -> str:
 
 
 def find_for_exit(code: int, reason: str, message: str) -> str:
-    """Return the remedy for the end of a container. A code below 0 is no exit.
+    """Return the remedy for the end of a container. A code below 0 is not an exit.
 
     A termination message already contains the remedy, except for an error of the user's module.
     """

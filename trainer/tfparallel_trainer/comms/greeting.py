@@ -27,7 +27,7 @@ _LONGEST = 256
 
 
 class GreetingError(Exception):
-    """The other side is no process of this job."""
+    """The other side is not a process of this job."""
 
 
 def derive_key(env: Mapping[str, str]) -> bytes:

@@ -215,7 +215,7 @@ def bubble(spans: Sequence[Span], stages: int) -> float:
     """Return the share of a schedule in which stages compute nothing, on average.
 
     Messages count as nothing computed, because a run cannot tell them from waiting. The schedule
-    lasts from the first work to the last; the update is no part of it.
+    lasts from the first work to the last; the update is not a part of it.
     """
     return 1 - sum(_lengths(spans, messages=False)) / _stage_seconds(spans, stages)
 

@@ -71,7 +71,7 @@ def read_files(content: bytes) -> Iterator[File]:
     Not `tarfile`'s own filter, which Python 3.11 has from 3.11.4 on: Debian 12 ships 3.11.2.
 
     Raises:
-        ValueError: it is no archive or beyond a limit, or a member leads elsewhere.
+        ValueError: it is not an archive or beyond a limit, or a member leads elsewhere.
     """
     with _explained(), tarfile.open(fileobj=_Unpacked(content), mode="r:") as archive:
         total = 0

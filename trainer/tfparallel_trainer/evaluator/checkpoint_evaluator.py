@@ -110,7 +110,7 @@ class CheckpointEvaluator:
                 self._moved(f"reading {key} of {folder.name}")
         except files.DamagedError as error:
             self._skipped.add((folder.name, version))
-            if folder.version() is not None:  # one that training has removed is no loss
+            if folder.version() is not None:  # one that training has removed is not a loss
                 self._out.say(f"skipping a checkpoint: {error}")
             return None
         return index.position

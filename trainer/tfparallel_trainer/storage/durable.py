@@ -73,7 +73,7 @@ def sync(path: pathlib.Path, but: Collection[str] = ()) -> None:
     """Bring a file, or a folder with all below it, to the disk.
 
     Args:
-        path: links in it are not followed, and what is no file or folder is left out.
+        path: links in it are not followed, and what is not a file or folder is left out.
         but: names in the folder that are left out.
     """
     mode = path.lstat().st_mode

@@ -87,7 +87,7 @@ class ClusterBackend:
     async def dry_run_job(self, document: Mapping[str, Any]) -> Sequence[problems.Problem]:
         """Return the API server's problems with a job, without storing it.
 
-        If a job of the name exists, that is no problem of the manifest.
+        If a job of the name exists, that is not a problem of the manifest.
 
         Raises:
             Failure: you may not create jobs, or the API server does not answer.

@@ -122,7 +122,7 @@ def losses(view: View, restarts: int = 1) -> tuple[Loss, ...]:
     one replica is lost, its peers end too, so only the root cause counts. A loss of a training
     replica comes before the evaluator's, and a disruption before a failure. An exit comes before
     the exits of peers that report a lost peer; then the earliest loss counts. A pod that the
-    cluster is taking, and that still runs, is no loss by itself. It is the root cause if other
+    cluster is taking, and that still runs, is not a loss by itself. It is the root cause if other
     members of its gang have ended.
     """
     settled = view.ignored | view.completed

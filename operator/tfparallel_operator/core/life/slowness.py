@@ -97,7 +97,7 @@ def has_run_long(status: job_status.JobStatus, now: datetime.datetime) -> bool:
 
 
 def parse_number(text: str | None) -> float | None:
-    """Return a number of a report; None: it is no number, because a pod may report anything."""
+    """Return a number of a report; None: it is not a number, because a pod may report anything."""
     try:
         number = float(text or "")
     except ValueError:

@@ -138,7 +138,7 @@ class Tokens:
 
 
 def audiences(token: str) -> tuple[str, ...]:
-    """Return the audiences of jobs that a token claims, unverified; empty: it is no token."""
+    """Return the audiences of jobs that a token claims, unverified; empty: it is not a token."""
     parts = token.split(".")
     if len(parts) != 3 or not token.isascii():
         return ()

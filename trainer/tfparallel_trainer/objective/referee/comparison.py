@@ -63,7 +63,7 @@ def projections(values: Array, rows: Any = None) -> Array:
 
     Of a sparse gradient, values [n, …] are added to rows of an array of zeros.
     """
-    with np.errstate(all="ignore"):  # what is no number stays so, and is left out of comparisons
+    with np.errstate(all="ignore"):  # what is not a number stays so, and is left out of comparisons
         return _products(values, rows)
 
 
@@ -74,7 +74,7 @@ def norms(projected: Any) -> Any:
 
 
 def relative(apart: Any, scales: Any) -> Any:
-    """Norms relative to others; what is no number is none of them: the loss tells."""
+    """Norms relative to others; what is not a number is none of them: the loss tells."""
     with np.errstate(all="ignore"):
         shares = np.minimum(apart / np.maximum(scales, _LEAST), _MOST)
         return np.where(np.isfinite(apart) & np.isfinite(scales) & (apart > 0), shares, 0.0)

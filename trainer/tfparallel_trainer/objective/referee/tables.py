@@ -51,7 +51,7 @@ class Table:
     states: Any
     """Between a variable of a rank and that of the first one."""
     is_complete: bool
-    """Whether each rank has a second side, which is no number at all where it has none."""
+    """Whether each rank has a second side, which is not a number at all where it has none."""
 
     @property
     def apart(self) -> Any:

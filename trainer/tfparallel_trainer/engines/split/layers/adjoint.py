@@ -208,7 +208,7 @@ def _without_halo(
             _surrounded(piece, _ROWS, span.start - wants.start, wants.stop - span.stop)
             for span, piece in pieces
         ]
-        return tf.identity(tf.add_n(padded))  # add_n of one tensor is no operation
+        return tf.identity(tf.add_n(padded))  # add_n of one tensor creates no operation
 
 
 def _delivered(

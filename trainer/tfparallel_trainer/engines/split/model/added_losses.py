@@ -1,4 +1,4 @@
-"""Refuses layers that add to the loss what is no mean over the examples of a batch."""
+"""Refuses layers that add to the loss what is not a mean over the examples of a batch."""
 
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -24,7 +24,7 @@ _TRIALS = 8
 
 
 def check(model: graph.Graph) -> None:
-    """Refuse (UserCodeError) a layer whose addition to the loss is no mean over examples."""
+    """Refuse (UserCodeError) a layer whose addition to the loss is not a mean over examples."""
     for node in model.nodes:
         if node.kind is graph.NodeKind.LAYER and not _adds_mean(model, node):
             raise errors.UserCodeError(

@@ -1,1 +1,1 @@
-"""How single layers are split: a rule for each kind of layer and way of splitting it."""
+"""Rules for splitting layers: one for each kind of layer and sharding."""

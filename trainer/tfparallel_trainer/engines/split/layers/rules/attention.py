@@ -1,7 +1,7 @@
-"""Attention by heads: each rank projects, attends and projects back with some of the heads.
+"""Attention by heads: each rank computes the projections and the attention of some of the heads.
 
-The projections back are summands of the output. Kernels as Keras has them: [features, heads, size]
-for query, key and value, [heads, size, features] for the output.
+The ranks' output projections are summands of the output. Kernels as Keras has them: [features,
+heads, size] for query, key and value, [heads, size, features] for the output.
 """
 
 import dataclasses
@@ -18,13 +18,13 @@ _TENSOR = shape.Axis.TENSOR
 
 
 class HeadsRule(registry.Rule):
-    """Each rank computes some of the heads; keys and values that queries share stay with them."""
+    """Each rank computes some of the heads, with the keys and values that their queries share."""
 
     sharding = "heads"
     axes = (_TENSOR,)
 
     def __init__(self, *names: str) -> None:
-        """Take how a layer names its numbers of heads for queries, and for keys and values."""
+        """Take the names of a layer's numbers of heads, for queries and for keys and values."""
         self._names = names
 
     def split(self, call: registry.Call) -> registry.Split:
@@ -77,7 +77,7 @@ class HeadsRule(registry.Rule):
         local_heads = (local_queries, local_queries * keys // queries)
         variables = dict(local.variables)
         bias = layer.weights[-1] if config["use_bias"] else None
-        if bias is not None:  # the sum has it once
+        if bias is not None:  # only one rank adds it to the sum
             variables[local.key(bias)] = keras.ops.zeros_like(variables[local.key(bias)])
         tensors = dict(local.tensors)
         for number in local.node.operands:
@@ -94,7 +94,7 @@ class HeadsRule(registry.Rule):
         return [result, *scores]
 
     def _as_whole(self, local: registry.Local) -> Sequence[Any]:
-        """Attend with all heads on every rank, so that dropout is that of the whole layer."""
+        """Attend with all heads on every rank, so that dropout is that of the unsplit layer."""
         variables = dict(local.variables)
         for key, shard in local.split.variables.items():
             whole = layout.whole(len(shard.layout.cuts))
@@ -121,7 +121,7 @@ RULES: registry.Rules = {
 
 
 def _weights(layer: Any) -> tuple[list[Any], Any]:
-    """The weights of the projections to heads, and the kernel of the one back."""
+    """The weights of the input projections, and the kernel of the output projection."""
     weights = list(layer.weights)
     if layer.get_config()["use_bias"]:
         weights.pop()

@@ -1,4 +1,4 @@
-"""All rules that there are for a node: those of users, then those built in."""
+"""All rules for a node: those of users, then those built in."""
 
 import functools
 import itertools
@@ -33,7 +33,7 @@ _TABLES: tuple[registry.Rules, ...] = (
 
 
 def rules_of(node: graph.Node) -> Mapping[str, registry.Rule]:
-    """The rules for a node by sharding, in the order of preference; a mask has none."""
+    """Return the rules for a node by sharding, in the order of preference; a mask has none."""
     rules: dict[str, registry.Rule] = {}
     built_in: tuple[registry.Rule, ...] = ()
     if node.kind is graph.NodeKind.LAYER:

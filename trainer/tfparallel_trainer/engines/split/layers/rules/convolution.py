@@ -1,6 +1,6 @@
 """Convolutions by filters (output channels), by channels of the input, or by groups of both.
 
-Filters and then channels need one sum forward and one backward, as a column and a row do.
+Filters followed by channels need one sum forward and one backward, as a column and a row do.
 """
 
 import dataclasses
@@ -32,7 +32,7 @@ class Kernel:
         cut: layout.Cut,
         summed: frozenset[shape.Axis] = frozenset(),
     ) -> dict[str, registry.Shard]:
-        """How it lies when a dimension is divided; of several rows for each channel with those."""
+        """Its layout if a dimension is divided. Several rows of a channel stay together."""
         kernel = getattr(call.layer, self.name)
         tensor_layout = layout.whole(len(kernel.shape))
         if dimension is None:
@@ -50,7 +50,7 @@ KERNELS = {
     ),
     "DepthwiseConv1D DepthwiseConv2D": (Kernel("kernel", None, -2),),
 }
-"""By names of layers, as `operations.layers` takes them."""
+"""Kernels by names of layers, as `operations.layers` takes them."""
 
 
 def shard_filters(
@@ -59,7 +59,10 @@ def shard_filters(
     filters: layout.Cut,
     summed: frozenset[shape.Axis] = frozenset(),
 ) -> dict[str, registry.Shard]:
-    """How kernels and bias lie when filters are divided; of a whole kernel ranks have summands."""
+    """Layouts of kernels and bias if filters are divided.
+
+    Gradients of undivided kernels are sums.
+    """
     variables: dict[str, registry.Shard] = {}
     for kernel in kernels:
         variables |= kernel.shard(call, kernel.filters, filters, summed)
@@ -73,7 +76,7 @@ class _ConvolutionRule(registry.Rule):
         self._kernels = kernels
 
     def _input(self, call: registry.Call, unit: int = 1) -> tuple[layout.Layout, layout.Cut]:
-        """The input cut by channels, as it comes or cut again; `unit` channels stay together."""
+        """The input sharded by channels, as before or again; `unit` channels stay together."""
         position = _channels(call.layer)
         cut = call.find_cut(call.first, position, _TENSOR)
         if cut is None or any(size % unit for size in cut.sizes):
@@ -198,5 +201,5 @@ def _check_ungrouped(layer: Any) -> None:
 
 
 def _channels(layer: Any) -> int:
-    """The dimension of the channels in tensors that a layer takes and makes."""
+    """The dimension of the channels in a layer's inputs and outputs."""
     return -1 if layer.data_format == "channels_last" else 1

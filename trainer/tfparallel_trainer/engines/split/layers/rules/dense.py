@@ -1,8 +1,8 @@
-"""Dense and EinsumDense: by what their kernel makes (column) or by what it sums (row).
+"""Dense and EinsumDense: by outputs of the kernel (column) or by summed inputs (row).
 
 A Dense layer's kernel is [features, units], an EinsumDense's has a letter for each dimension. A
-column and then a row need one sum forward and one backward between them. What the first gives is
-cut as the second wants it. What lies between, such as an activation, works on the parts.
+column followed by a row needs one sum forward and one backward. The first one's output is sharded
+as the second one needs it. Layers between them, such as an activation, work on the parts.
 
 TensorFlow adds biases: `keras.ops.add` takes one of [2, 1] for the last dimension of two rows.
 """
@@ -37,7 +37,7 @@ class ColumnRule(registry.Rule):
         variables = call.shards(
             (layer.kernel, layout.cut(2, 1, units)),
             (layer.bias, layout.cut(1, 0, units)),
-            summed=input_layout.axes,  # they leave a sum of gradients
+            summed=input_layout.axes,  # ranks then have summands of gradients
         )
         costs = copy_cost(call, input_layout)
         if operations.is_elementwise(layer.activation):
@@ -75,7 +75,7 @@ class RowRule(registry.Rule):
         variables = call.shards(
             (layer.kernel, layout.cut(2, 0, features)),
             (layer.bias, layout.whole(1)),
-            summed=output_layout.axes,  # they leave a sum of gradients
+            summed=output_layout.axes,  # ranks then have summands of gradients
         )
         return call.split(input_layout, output_layout, variables, reduce_cost(call, output_layout))
 
@@ -88,7 +88,7 @@ class RowRule(registry.Rule):
 
 
 class EinsumColumnRule(ColumnRule):
-    """Each rank computes some of the output along the longest letter that the input has not."""
+    """Each rank computes a part of the output, along the longest letter that the input lacks."""
 
     def split(self, call: registry.Call) -> registry.Split:
         check(call.layer)
@@ -108,7 +108,7 @@ class EinsumColumnRule(ColumnRule):
 
 
 class EinsumRowRule(RowRule):
-    """Each rank computes a summand along a summed letter: one that comes cut, or the longest."""
+    """Each rank computes a summand along a summed letter: a sharded one, or else the longest."""
 
     def split(self, call: registry.Call) -> registry.Split:
         check(call.layer)
@@ -136,7 +136,7 @@ RULES: registry.Rules = {
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class _Equation:
-    """Which dimension each letter of an equation is; dots stand for dimensions at either end."""
+    """The dimension of each letter of an equation; dots are dimensions at either end."""
 
     inputs: dict[str, int]
     kernel: dict[str, int]
@@ -153,7 +153,7 @@ class _Equation:
         )
 
     def divide(self, call: registry.Call, letters: Sequence[str]) -> tuple[str, layout.Cut]:
-        """Divide the one of some letters along which the kernel has most rows."""
+        """Divide the letter along which the kernel has most rows."""
         dims = call.layer.kernel.shape
         sizes = {letter: dims[index] for letter, index in self.kernel.items() if letter in letters}
         if not sizes:
@@ -166,7 +166,7 @@ class _Equation:
     def variables(
         self, call: registry.Call, letter: str, cut: layout.Cut
     ) -> dict[str, registry.Shard]:
-        """How kernel and bias lie; the bias has the last of the output's dimensions."""
+        """Layouts of kernel and bias; the bias has the last dimensions of the output."""
         kernel, bias = call.layer.kernel, call.layer.bias
         variables = call.shards((kernel, layout.cut(len(kernel.shape), self.kernel[letter], cut)))
         if bias is None:
@@ -175,7 +175,7 @@ class _Equation:
         if letter in call.layer.bias_axes:
             position = self.outputs[letter] - len(call.dimensions(call.result))
             return variables | call.shards((bias, layout.cut(rank, position, cut)))
-        # Each rank adds the whole bias: to its part, or to the sum.
+        # Each rank adds the full bias: to its part, or to the sum.
         partial = frozenset({_TENSOR}) if letter in self.outputs else frozenset()
         return variables | call.shards((bias, layout.whole(rank)), summed=partial)
 
@@ -194,7 +194,7 @@ def _product(local: registry.Local, tensor: Any) -> Any:
 
 
 def _input(call: registry.Call) -> layout.Layout:
-    """The layout of the input with all features, cut by other axes if the activation allows it."""
+    """The layout of the input with all features, and other cuts if the activation allows."""
     if operations.is_by_place(call.layer.activation):
         return call.input_layouts[call.first].without(_TENSOR).put(-1, None)
     return call.whole(call.first)

@@ -1,6 +1,7 @@
 """Embedding: a table [rows, features], by rows (vocabulary) or by features.
 
-ReversibleEmbedding also multiplies by its table: by rows as Dense by column, by features as by row.
+ReversibleEmbedding also multiplies by its table: by rows as Dense by column, by features as Dense
+by row.
 """
 
 import inspect
@@ -19,7 +20,7 @@ _TENSOR = shape.Axis.TENSOR
 
 
 class VocabularyRule(registry.Rule):
-    """Each rank has some of the rows and looks them up; the others' are zeros in a sum."""
+    """Each rank has some of the rows, looks these up, and adds zeros for other rows to a sum."""
 
     sharding = "vocabulary"
     axes = (_TENSOR,)
@@ -34,7 +35,7 @@ class VocabularyRule(registry.Rule):
         return call.split(None, call.whole(call.result).put(-1, rows), variables, costs)
 
     def compute(self, local: registry.Local) -> Sequence[Any]:
-        """Look up the rank's rows, and add up; or give the logits of these.
+        """Look up the rank's rows, and add up; or return the logits of these rows.
 
         Only indices of the rank's rows reach the table, so that its gradient names no others.
         Optimizers do not treat a row with a gradient of zero as one without.
@@ -93,7 +94,7 @@ RULES: registry.Rules = {_TABLES: (FeaturesRule(), VocabularyRule())}
 
 
 def kind_of(layer: type) -> type:
-    """The class whose rules hold for a layer: a subclass that computes as its table is one."""
+    """Return the class whose rules apply: the base class of a layer that computes as its base."""
     for table in operations.layers(_TABLES):
         methods = ((getattr(kind, "build", 0), getattr(kind, "call", 0)) for kind in (layer, table))
         if issubclass(layer, table) and len(set(methods)) == 1:

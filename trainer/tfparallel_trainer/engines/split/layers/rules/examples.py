@@ -1,12 +1,11 @@
-"""Layers that every rank has whole, and runs on some of the examples or of the places.
+"""Layers that are replicated, and that each rank runs on some of the examples or positions.
 
-Examples are divided by request: this is data parallelism within a group that splits layers. It is
-for a layer that cannot be split in another way, or that computes much and gives little, because
-what it gives is gathered. The last microbatch of an epoch may have fewer examples than ranks. It is
-filled up with its last example, and what that gives is left out again: the layer computes each
-example by itself, so these change neither results nor gradients.
-
-The places of an image or a sequence are divided as they come.
+Examples are divided on request: this is data parallelism within a group that splits layers. It
+suits a layer that cannot be split in another way, or whose output is small for its work, because
+outputs are gathered. The last microbatch of an epoch may have fewer examples than ranks. It is
+padded with its last example, and the results of the padding are dropped. The layer computes each
+example by itself, so padding changes neither results nor gradients. Positions of an image or a
+sequence stay divided as they are.
 """
 
 import dataclasses
@@ -24,13 +23,13 @@ from tfparallel_trainer.engines.split.pipeline import schedule
 
 
 class DataRule(registry.Rule):
-    """Each rank computes some of the examples; before and after all ranks have all of them."""
+    """Each rank computes some of the examples; inputs and outputs are replicated."""
 
     sharding = "data"
     only_asked = True
 
     def split(self, call: registry.Call) -> registry.Split:
-        """Keep everything whole but the work."""
+        """Replicate all tensors, and divide only the work."""
         layer, node = call.layer, call.node
         dense.check(layer)
         if any(getattr(layer, name, 0) for name in ("dropout", "recurrent_dropout", "stateful")):
@@ -77,7 +76,7 @@ class LocalRowsRule(local_layers.LocalLayerRule):
     axes = (spatial.AXIS,)
 
     def __init__(self, is_alone: Callable[[Any, int], bool]) -> None:
-        """Take what says of a layer and a rank of tensors whether rows are computed alone."""
+        """Take a function of layer and tensor rank: whether rows are computed alone."""
         self._is_alone = is_alone
 
     def split(self, call: registry.Call) -> registry.Split:
@@ -112,7 +111,7 @@ RULES: registry.Rules = {
 
 
 def _costs(call: registry.Call, axes: Sequence[shape.Axis]) -> Iterator[communication.Traffic]:
-    """Outputs are gathered on the way forward, and gradients of the inputs on the way back."""
+    """The cost of gathering outputs, and of gathering gradients of the inputs."""
     tensors = call.model.tensors
     gathered = [(schedule.Pass.FORWARD, tensors[number]) for number in call.node.outputs]
     gathered += [
@@ -129,7 +128,7 @@ def _costs(call: registry.Call, axes: Sequence[shape.Axis]) -> Iterator[communic
 
 
 def _filled(tensor: tf.Tensor, batch: int) -> tf.Tensor:
-    """Repeat the last example until there are as many as asked for."""
+    """Repeat the last example up to the requested number."""
     missing = batch - tensor.shape[0]
     if not missing:
         return tensor

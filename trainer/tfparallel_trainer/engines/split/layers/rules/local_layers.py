@@ -12,14 +12,14 @@ from tfparallel_trainer.engines.split.layers.rules import registry
 from tfparallel_trainer.engines.split.model import graph, interpreter, recording
 
 _SPREAD = 715_827_883
-"""Between the seeds of two parts; far beyond the steps that seeds are apart otherwise."""
+"""Distance between the seeds of two parts; far larger than other distances of seeds."""
 
 _NOT_COPIED = ("_initializer", "_regularizer", "_constraint")
-"""Endings of what a smaller layer does without: it never has weights of its own."""
+"""Endings of arguments that a smaller layer omits: it never has weights of its own."""
 
 
 def call_layer(local: registry.Local, drawn: layout.Layout | None = None) -> Sequence[Any]:
-    """Call the node's layer with whole weights and no masks; random numbers lie as `drawn`."""
+    """Call the node's layer with full weights and no masks; random numbers have layout `drawn`."""
     node = dataclasses.replace(local.node, masks={})
     return _run(local, local.model, node, local.variables, drawn)
 
@@ -39,7 +39,7 @@ def smaller(
 ) -> Sequence[Any]:
     """Call a layer of the same kind that is as large as the rank's part.
 
-    Its variables have values by the keys of the node's layer; random numbers lie as `drawn`.
+    Its variables have values by the keys of the node's layer; random numbers have layout `drawn`.
     """
     full_config = {
         name: value
@@ -86,7 +86,7 @@ def _run(
 
 
 def _seed_offset(local: registry.Local, tensor_layout: layout.Layout) -> int:
-    """What a rank adds to a seed, so that each part of a tensor that lies so has its own."""
+    """The offset of a rank's seed, so that each part of a tensor has its own seed."""
     part = 0
     for cut in tensor_layout.cuts:
         if cut is not None:

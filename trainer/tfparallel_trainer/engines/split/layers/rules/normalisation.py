@@ -1,8 +1,8 @@
-"""Normalisations of tensors that are cut, over the dimension that is cut or over others.
+"""Normalisations of sharded tensors, over the sharded dimension or over others.
 
-Where a cut dimension is normalised, sums are those of all ranks, and the weights are cut with it.
-Where another one is cut, each rank normalises what it has with the whole weights. Statistics over
-rows that are divided are those of all rows.
+If the sharded dimension is normalised, sums are over all ranks, and the weights are sharded too. If
+another dimension is sharded, each rank normalises its part with full weights. Statistics over rows
+that are divided are those of all rows.
 """
 
 import math
@@ -28,7 +28,7 @@ class LayerNormalizationRule(registry.Rule):
         self._weights = weights
         """The attributes of the layer that are weights."""
         self._sums = sums
-        """How many sums it takes: of the squares, or of the values before."""
+        """Number of sums: of the squares, and before that perhaps of the values."""
 
     def split(self, call: registry.Call) -> registry.Split:
         layer, tensor_layout = call.layer, call.input_layouts[call.first]
@@ -76,7 +76,7 @@ class GroupNormalizationRule(registry.Rule):
     sharding = "channels"
 
     def split(self, call: registry.Call) -> registry.Split:
-        """Keep the cut of the channels when no border lies within a group."""
+        """Keep the cut of the channels if no border lies within a group."""
         layer, rank = call.layer, len(call.dimensions(call.first))
         dense.check(layer)
         position = layer.axis % rank
@@ -100,7 +100,7 @@ class GroupNormalizationRule(registry.Rule):
 
 
 class BatchNormalizationRule(spatial.PerChannelRule):
-    """BatchNormalization over the rows of all ranks; channels stay as they come."""
+    """BatchNormalization over the rows of all ranks; channels stay as they are."""
 
     def split(self, call: registry.Call) -> registry.Split:
         layer, dims = call.layer, call.dimensions(call.first)
@@ -187,14 +187,14 @@ RULES: registry.Rules = {
 
 
 def _axes(tensor_layout: layout.Layout, reduced: Sequence[int]) -> list[shape.Axis]:
-    """The axes that cut what is normalised."""
+    """The axes that shard normalised dimensions."""
     return [cut.axis for index in reduced if (cut := tensor_layout.cuts[index]) is not None]
 
 
 def _costs(
     call: registry.Call, axis: shape.Axis, dims: Sequence[int | None], sums: int = 2
 ) -> tuple[communication.Traffic, ...]:
-    """The cost of sums that go forward, and of those of their gradients."""
+    """The cost of sums in the forward pass, and of those of their gradients."""
     works = [schedule.Pass.FORWARD, *call.backward(call.first)] * sums
     return call.sends(communication.CollectiveKind.SUM, axis, works, dims, _exact(call.layer))
 
@@ -202,9 +202,9 @@ def _costs(
 def _moments(
     local: registry.Local, values: tf.Tensor, axes: Sequence[int], synchronized: bool = False
 ) -> tuple[tf.Tensor, tf.Tensor]:
-    """Mean and variance over axes and ranks, of which the ranks' rows are one.
+    """Mean and variance over axes and ranks.
 
-    They take two sums, because the mean of squares would lose small variances.
+    Two sums are needed, because the mean of squares would lose small variances.
     """
     position = local.split.wants[local.node.inputs[0]].find_cut(spatial.AXIS)
     cut = None if position is None else position[1]
@@ -229,14 +229,14 @@ def _moments(
 
 
 def _weight(local: registry.Local, variable: Any, dtype: Any) -> Any:
-    """A rank's part of a weight that a layer may be without."""
+    """A rank's part of an optional weight."""
     return None if variable is None else keras.ops.cast(local.value(variable), dtype)
 
 
 def _scaled(
     local: registry.Local, normalised: tf.Tensor, names: Sequence[str], dims: Sequence[int]
 ) -> Any:
-    """Apply a factor and a summand that the layer may have, brought into a shape, in its type."""
+    """Apply an optional factor and summand, reshaped, in the layer's type."""
     weights = [_weight(local, getattr(local.layer, name), normalised.dtype) for name in names]
     factor, *summands = [None if weight is None else tf.reshape(weight, dims) for weight in weights]
     if factor is not None:
@@ -248,5 +248,5 @@ def _scaled(
 
 
 def _exact(layer: Any) -> str:
-    """The type in which statistics are computed: at least float32."""
+    """The type of statistics: at least float32."""
     return str(keras.backend.result_type(layer.compute_dtype, "float32"))

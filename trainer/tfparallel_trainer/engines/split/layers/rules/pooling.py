@@ -1,4 +1,4 @@
-"""Images whose rows are divided: pooling, also of all rows into one, padding and repeating."""
+"""Rules for images with divided rows: pooling, also of all rows into one, padding and repeating."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -14,7 +14,7 @@ from tfparallel_trainer.engines.split.pipeline import schedule
 
 
 class PoolingRule(spatial.HaloRule):
-    """Each rank pools its rows and its halo; channels stay as they come."""
+    """Each rank pools its rows and its halo; channels stay as they are."""
 
     def compute(self, local: registry.Local) -> Sequence[Any]:
         layer = local.layer
@@ -34,7 +34,7 @@ class PoolingRule(spatial.HaloRule):
 
 
 class PaddingRule(spatial.HaloRule):
-    """Layers that add or leave out rows: zero padding, cropping, repeating."""
+    """Layers that add or drop rows: zero padding, cropping, repeating."""
 
     def split(self, call: registry.Call) -> registry.Split:
         interpolation = getattr(call.layer, "interpolation", "nearest")
@@ -76,7 +76,7 @@ class GlobalAverageRule(spatial.PerChannelRule):
 
 
 class GlobalMaxRule(spatial.PerChannelRule):
-    """The largest of all rows; each rank finds that of its own."""
+    """The maximum of all rows; each rank finds that of its own."""
 
     def split(self, call: registry.Call) -> registry.Split:
         input_layout, output_layout = _reduced(call)
@@ -94,9 +94,9 @@ class GlobalMaxRule(spatial.PerChannelRule):
 
 
 def _largest(group: collectives.Communicator, tensor: tf.Tensor) -> tf.Tensor:
-    """Reduce rows and what lies between them and the channels to the largest of all ranks.
+    """Reduce all dimensions between examples and channels to the maximum over all ranks.
 
-    Its gradient is shared by all places that are the largest, as TensorFlow does it.
+    All positions with the maximum share its gradient, as in TensorFlow.
     """
 
     @tf.custom_gradient  # type: ignore[untyped-decorator]  # TensorFlow has no types
@@ -117,7 +117,7 @@ def _largest(group: collectives.Communicator, tensor: tf.Tensor) -> tf.Tensor:
 
 
 def _reduced(call: registry.Call) -> tuple[layout.Layout, layout.Layout]:
-    """How the input of what reduces all rows is to lie, and the output: whole but for channels."""
+    """Layouts of a layer that reduces all rows, for input and output; only channels stay cut."""
     spatial.check(call)
     input_layout = spatial.as_it_comes(call)
     if call.ranks(spatial.AXIS) > 1 and input_layout.cuts[spatial.ROWS] is None:
@@ -137,7 +137,7 @@ def _pooled(layer: Any, position: int, spans: row_division.Spans) -> row_divisio
 
 
 def _scale(layer: Any, shares: Sequence[row_division.Share], sizes: Sequence[int]) -> Any:
-    """What makes of a mean over windows with padding one without: [1, rows, …, 1]."""
+    """The factor that removes padding from a mean over windows: [1, rows, …, 1]."""
     counts = np.ones(())
     for index, (share, size) in enumerate(zip(shares, sizes, strict=True)):
         length, stride = layer.pool_size[index], layer.strides[index]
@@ -161,7 +161,7 @@ def _repeated(layer: Any, position: int, spans: row_division.Spans) -> row_divis
 
 
 def _sides(of_layer: Any, position: int) -> Any:
-    """What a layer adds or leaves out before and after; one dimension has no tuple of its own."""
+    """Rows that a layer adds or drops before and after; one dimension has no inner tuple."""
     return of_layer if isinstance(of_layer[0], int) else of_layer[position]
 
 

@@ -1,4 +1,4 @@
-"""What works on each element by itself, or leaves a dimension alone, follows its input's layout.
+"""Layers that work by element, or leave a dimension unchanged, keep their input's layout.
 
 Dropout and noise do, too.
 """
@@ -23,7 +23,7 @@ class ElementwiseRule(registry.Rule):
     sharding = "parts"
 
     def split(self, call: registry.Call) -> registry.Split:
-        """Let all inputs lie as the one that is cut."""
+        """Give all inputs the layout of the sharded one."""
         _check_constants(call)
         tensor_layout = call.whole(call.result)
         operands = call.node.operands
@@ -64,7 +64,7 @@ class ElementwiseRule(registry.Rule):
         return local_layers.call_layer(dataclasses.replace(local, tensors=tensors))
 
     def _check(self, call: registry.Call, tensor_layout: layout.Layout) -> None:
-        """Raise a CannotSplitError if parts will not do."""
+        """Raise a CannotSplitError if parts are not sufficient."""
         if tensor_layout.is_whole:
             raise registry.CannotSplitError("its inputs are whole")
 
@@ -89,10 +89,10 @@ class ActivationRule(ElementwiseRule):
 
 
 class ConcatenateRule(ElementwiseRule):
-    """Inputs that are joined in a dimension; this one is gathered, others stay cut."""
+    """Concatenated inputs; the concatenated dimension is gathered, others stay sharded."""
 
     def split(self, call: registry.Call) -> registry.Split:
-        """Let all inputs lie as the one that is cut in another dimension."""
+        """Give all inputs the layout of the one that is sharded in another dimension."""
         _check_constants(call)
         axis = call.layer.axis % len(call.dimensions(call.result))
         operands = call.node.operands
@@ -112,16 +112,16 @@ class ConcatenateRule(ElementwiseRule):
 class RandomRule(registry.Rule):
     """Dropout and noise: each rank draws for its part, from a seed of its own part.
 
-    So parts of one tensor differ, ranks with the same part draw the same, and what is drawn
-    follows from the layer's seed. It is not what the unsplit layer would draw, unless that is
-    asked for: then each rank draws for the whole tensor, and keeps its part.
+    So parts of one tensor differ, ranks with the same part draw the same numbers, and these follow
+    from the layer's seed. They differ from those of the unsplit layer, unless the user asks for the
+    latter. Then each rank draws for the full tensor, and keeps its part.
     """
 
     sharding = "parts"
 
     def __init__(self, neutral: float) -> None:
         self._neutral = neutral
-        """What the layer draws its factors (1.0) or summands (0.0) from."""
+        """The neutral value of the layer's random factors (1.0) or summands (0.0)."""
 
     def split(self, call: registry.Call) -> registry.Split:
         input_layout = call.input_layouts[call.first]
@@ -135,7 +135,9 @@ class RandomRule(registry.Rule):
         tensor_layout = local.split.wants[local.node.inputs[0]]
         if local.same_dropout:
             return [self._as_whole(local, tensor_layout)]
-        if isinstance(local.layer, _SPATIAL):  # draws once for all places of an example's channel
+        if isinstance(
+            local.layer, _SPATIAL
+        ):  # draws once for all positions of an example's channel
             data_format = getattr(local.layer, "data_format", "channels_last")
             channels = 1 if data_format == "channels_first" else -1
             tensor_layout = layout.whole(len(tensor_layout.cuts)).put(
@@ -158,7 +160,7 @@ class RandomRule(registry.Rule):
 
 
 class TransposeRule(local_layers.LocalLayerRule):
-    """Dimensions that change places."""
+    """Transposed dimensions."""
 
     sharding = "parts"
 
@@ -166,7 +168,7 @@ class TransposeRule(local_layers.LocalLayerRule):
         self._order = order
 
     def split(self, call: registry.Call) -> registry.Split:
-        """Let cuts go where their dimensions go."""
+        """Move cuts with their dimensions."""
         input_layout = call.input_layouts[call.first]
         if input_layout.is_whole:
             raise registry.CannotSplitError("its input is whole")
@@ -176,12 +178,12 @@ class TransposeRule(local_layers.LocalLayerRule):
 
 
 class GetItemRule(local_layers.LocalLayerRule):
-    """Indices and slices, as in x[:, 0]: a dimension that is taken as it is may be cut."""
+    """Indices and slices, as in x[:, 0]: a dimension that is taken in full may be sharded."""
 
     sharding = "parts"
 
     def split(self, call: registry.Call) -> registry.Split:
-        """Keep the cuts of dimensions that are taken as they are."""
+        """Keep the cuts of dimensions that are taken in full."""
         chosen = call.node.arguments[1]
         keys = list(chosen) if isinstance(chosen, (tuple, list)) else [chosen]
         rank = len(call.dimensions(call.first))
@@ -207,12 +209,12 @@ class GetItemRule(local_layers.LocalLayerRule):
 
 
 class ReshapeRule(registry.Rule):
-    """A dimension that is cut survives when as many elements lie within it as before."""
+    """A reshape keeps a cut if as many elements as before follow the sharded dimension."""
 
     sharding = "parts"
 
     def split(self, call: registry.Call) -> registry.Split:
-        """Find where cuts come to lie."""
+        """Find the dimensions that have the cuts after the reshape."""
         old, new = call.dimensions(call.first), call.dimensions(call.result)
         if new.count(None) > 1:
             raise registry.CannotSplitError("only the data would tell its shape")
@@ -238,11 +240,11 @@ class ReshapeRule(registry.Rule):
 def survives(
     old: Sequence[int | None], new: Sequence[int | None], index: int, cut: layout.Cut
 ) -> tuple[int, layout.Cut] | None:
-    """Say where the cut of a dimension lies after a reshape; None when it is cut no more.
+    """Return the position of a dimension's cut after a reshape.
 
-    It survives where the rows of some dimensions hold as many elements as they did before. Only
-    then each rank's elements are those that it has already. What lies in front of them, such
-    as the batch, may be merged or divided.
+    None: the cut is lost. A cut remains if the rows of some dimension have as many elements as
+    before. Only then each rank already has its elements. Dimensions before it, such as the batch,
+    may be merged or divided.
     """
     inner = _elements(old[index + 1 :])
     for there in range(len(new)):
@@ -250,20 +252,20 @@ def survives(
         if inner is not None and within == cut.size * inner and new[there] != 1:
             try:
                 return there, cut.times(inner).coarsen(within // (new[there] or 1))
-            except ValueError:  # a border lies within a row
+            except ValueError:  # a border is within a row
                 return None
     return None
 
 
 def _elements(dims: Sequence[int | None]) -> int | None:
-    """How many elements there are; None where only the data tells."""
+    """Number of elements. None: it depends on the data."""
     return None if None in dims else math.prod(size or 0 for size in dims)
 
 
 def _check_constants(call: registry.Call) -> None:
-    """Refuse (CannotSplitError) a constant of several numbers, of which a part would need its own.
+    """Refuse (CannotSplitError) a constant of several numbers, which parts would have to share.
 
-    Numbers stand in arguments, or in what a layer or an operation was made with.
+    Constants are in arguments, or in attributes of a layer or an operation.
     """
     node = call.node
     names = _NUMBERS if node.kind is graph.NodeKind.LAYER else vars(call.layer)
@@ -274,7 +276,7 @@ def _check_constants(call: registry.Call) -> None:
 
 
 def _constants(value: Any) -> Iterator[Any]:
-    """The nested arguments in which no tensor of the graph stands."""
+    """The nested arguments that contain no tensor of the graph."""
     leaves = keras.tree.flatten(value)
     if not any(isinstance(leaf, graph.Edge) for leaf in leaves):
         yield value
@@ -285,7 +287,7 @@ def _constants(value: Any) -> Iterator[Any]:
 
 
 def _like(tensor_layout: layout.Layout, dims: Sequence[int | None]) -> layout.Layout:
-    """How a tensor is to lie for a result that lies so; where it is broadcast, it stays whole."""
+    """The layout of an input, from that of the result; broadcast dimensions stay replicated."""
     pairs = zip(tensor_layout.cuts[len(tensor_layout.cuts) - len(dims) :], dims, strict=True)
     return layout.Layout(tuple(cut if cut and size == cut.size else None for cut, size in pairs))
 
@@ -302,7 +304,7 @@ def _axes(transpose: Any, rank: int) -> Sequence[int]:
 _SPATIAL = operations.layers("SpatialDropout*D")
 
 _NUMBERS = ("offset", "scale")
-"""Attributes of layers that work on each element by itself, and may be of several numbers."""
+"""Attributes of elementwise layers that may consist of several numbers."""
 
 RULES: registry.Rules = {
     "Activation ELU LeakyReLU ReLU Softmax": (ActivationRule(),),

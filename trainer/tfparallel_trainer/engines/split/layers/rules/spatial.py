@@ -1,10 +1,10 @@
-"""What the rules that divide the rows of images have in common.
+"""Common parts of the rules that divide the rows of images.
 
 Rows are dimension 1: the height, the length in one dimension, the first of three. Only
-channels_last is divided. A convolution takes a tensor whose rows are divided already as it
-comes, and divides one that is whole, which costs nothing on the way forward. Other layers go on
-with what comes divided. The channels of those that work on each channel by itself may be divided
-over the tensor axis at the same time.
+channels_last is divided. A convolution takes a tensor with divided rows as it is, and divides a
+replicated one, which costs nothing in the forward pass. Other layers keep the division of their
+input. The channels of those that work on each channel by itself may be divided over the tensor axis
+at the same time.
 """
 
 import functools
@@ -25,11 +25,11 @@ ROWS = 1
 """The dimension that is divided."""
 
 SUMMED = frozenset({AXIS})
-"""A whole variable's gradient is a sum over the ranks, each of which has that of its rows."""
+"""The gradient of a replicated variable is a sum over ranks, each with the gradient of its rows."""
 
 
 def check(call: registry.Call) -> None:
-    """Refuse (CannotSplitError) an input that is no image whose rows can be divided."""
+    """Refuse (CannotSplitError) an input that is not an image with divisible rows."""
     layer, dims = call.layer, call.dimensions(call.first)
     if getattr(layer, "data_format", "channels_last") != "channels_last":
         raise registry.CannotSplitError(
@@ -61,7 +61,7 @@ def check_activation(call: registry.Call) -> None:
 
 
 def sharded_rows(call: registry.Call) -> layout.Layout:
-    """The layout for a first input that is to have divided rows, if they do, and all channels."""
+    """The layout of a first input with divided rows, if these suffice, and all channels."""
     input_layout = call.input_layouts[call.first].without(shape.Axis.TENSOR)
     if call.find_cut(call.first, ROWS, AXIS):
         return input_layout
@@ -77,11 +77,12 @@ def sharded_rows(call: registry.Call) -> layout.Layout:
 class PerChannelRule(registry.Rule):
     """A rule for layers that work on each channel by itself, and keep the division of their input.
 
-    Each such layer has it twice: for divided rows with channels as they come, and conversely.
+    Each such layer has two of these rules: for divided rows with channels as they are, and
+    conversely.
     """
 
     def __init__(self, axis: shape.Axis) -> None:
-        """Take the axis without which the rule is not tried."""
+        """Take the axis that the rule requires."""
         self.sharding = "rows" if axis is AXIS else "channels"
         self.axes = (axis,)
 
@@ -92,11 +93,12 @@ class PerChannelRule(registry.Rule):
 
 
 PlanOf = Callable[[Any, int, row_division.Spans], row_division.RowPlan]
-"""Of a layer, along a dimension counted from that of the rows, for an input divided in a way."""
+"""Plans a layer along a dimension, counted from that of the rows, from the division of the
+input."""
 
 
 class HaloRule(PerChannelRule):
-    """What makes its rows from those that are near: each rank from its own and its halo."""
+    """Layers whose rows depend on near rows: each rank computes from its own rows and its halo."""
 
     def __init__(self, axis: shape.Axis, plan_of: PlanOf) -> None:
         super().__init__(axis)
@@ -112,7 +114,7 @@ class HaloRule(PerChannelRule):
 
 
 def as_it_comes(call: registry.Call, *, channels: bool = True) -> layout.Layout:
-    """The layout for a first input that comes divided: its rows, and channels if they may be."""
+    """The layout of a first input that is already divided: its rows, and channels if allowed."""
     input_layout = call.input_layouts[call.first]
     required_layout = layout.whole(len(input_layout.cuts))
     has_rows = len(input_layout.cuts) > ROWS + 1  # else that dimension has the channels
@@ -126,7 +128,7 @@ def as_it_comes(call: registry.Call, *, channels: bool = True) -> layout.Layout:
 
 
 def owned(tensor_layout: layout.Layout, dims: Sequence[int | None]) -> row_division.Spans:
-    """The rows of each rank of a tensor of a shape; one rank has all where they are whole."""
+    """The rows of a tensor on each rank; one rank has all if they are not divided."""
     cut = tensor_layout.cuts[ROWS]
     ends = [0, *itertools.accumulate((dims[ROWS] or 0,) if cut is None else cut.sizes)]
     return tuple(itertools.starmap(range, itertools.pairwise(ends)))
@@ -159,7 +161,7 @@ def planned(
 def _most_ranks(
     make_plan: Callable[[row_division.Spans], row_division.RowPlan], spans: row_division.Spans
 ) -> int:
-    """The most ranks, below those there are, that only neighbours exchange rows with."""
+    """The largest smaller number of ranks with which only neighbours exchange rows."""
     for ranks in range(len(spans) - 1, 1, -1):
         try:
             if make_plan(row_division.divide(spans[-1].stop, ranks)).reach <= 1:
@@ -170,14 +172,14 @@ def _most_ranks(
 
 
 def output(tensor_layout: layout.Layout, plan: row_division.RowPlan) -> layout.Layout:
-    """The layout of an output: as the input lies, but with the plan's rows."""
+    """The layout of an output: that of the input, but with the plan's rows."""
     return tensor_layout if len(plan.owned) == 1 else tensor_layout.put(ROWS, _cut(plan.outputs))
 
 
 def halos(
     call: registry.Call, plan: row_division.RowPlan, tensor_layout: layout.Layout
 ) -> Iterator[communication.Traffic]:
-    """The cost of the rows that change hands, for the rank that sends most of them."""
+    """The cost of exchanged rows, for the rank that sends most of them."""
     if tensor_layout.is_whole:  # each rank has all rows
         return
     counts = {schedule.Pass.FORWARD: plan.sent, schedule.Pass.BACKWARD: plan.taken}
@@ -190,7 +192,7 @@ def halos(
 
 
 def spans_of(local: registry.Local) -> row_division.Spans:
-    """The rows of the first input that each rank has, or would have if it were divided."""
+    """The rows of the first input on each rank, as if it were divided."""
     first = local.node.inputs[0]
     tensor_layout, dims = local.split.wants[first], local.model.tensors[first].shape
     if _is_taken(local):
@@ -201,9 +203,9 @@ def spans_of(local: registry.Local) -> row_division.Spans:
 def brought(
     local: registry.Local, tensor: tf.Tensor, plan_of: PlanOf
 ) -> tuple[tf.Tensor, list[row_division.Share]]:
-    """Give [examples, rows, …, channels] their halo, and the rank's share along each dimension."""
+    """Add halos to a tensor [examples, rows, …, channels]; returns it with the rank's shares."""
     group, plan = local.groups[AXIS], plan_of(local.layer, 0, spans_of(local))
-    is_whole = len(plan.shares) == 1  # channels are divided, and every rank has all rows
+    is_whole = len(plan.shares) == 1  # channels are divided, so every rank has all rows
     share = plan.shares[0 if is_whole else group.index]
     if is_whole or _is_taken(local):
         image = tensor[:, share.input.start : share.input.stop]
@@ -215,7 +217,7 @@ def brought(
 
 
 def surrounded(tensor: tf.Tensor, shares: Sequence[row_division.Share], fill: Any = 0) -> tf.Tensor:
-    """Pad [examples, rows, …, channels] as far as the rank's part borders on the whole image's."""
+    """Pad [examples, rows, …, channels] where the rank's part is at the edge of the image."""
     pads = [(0, 0), *((share.before, share.after) for share in shares)]
     pads += [(0, 0)] * (tensor.shape.rank - len(pads))
     if not any(map(any, pads)):
@@ -224,7 +226,7 @@ def surrounded(tensor: tf.Tensor, shares: Sequence[row_division.Share], fill: An
 
 
 def kept(tensor: tf.Tensor, shares: Sequence[row_division.Share]) -> tf.Tensor:
-    """Keep what belongs to the rank's output; zeros take the place of what is missing."""
+    """Keep the rows of the rank's output; missing rows become zeros."""
     pads = [(0, 0)]
     for dimension, share in enumerate(shares, ROWS):
         begin, end = max(share.skip, 0), max(share.skip + len(share.output), 0)
@@ -237,7 +239,7 @@ def kept(tensor: tf.Tensor, shares: Sequence[row_division.Share]) -> tf.Tensor:
 
 
 def _is_taken(local: registry.Local) -> bool:
-    """Whether a rank takes its rows from an input that it has all of."""
+    """Whether a rank takes its rows from a replicated input."""
     first, result = local.node.inputs[0], local.node.outputs[0]
     cut = local.split.gives[result].cuts[ROWS]
     return local.split.wants[first].cuts[ROWS] is None and cut is not None and cut.axis is AXIS
