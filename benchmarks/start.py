@@ -1,6 +1,7 @@
 """From the start of a process to the end of its first step, against a script that does no more."""
 
 from benchmarks import processes, results, steps
+from tfparallel_trainer.contract.outputs import TrainEvent
 
 
 def measure(size: results.Size) -> list[results.Result]:
@@ -28,7 +29,7 @@ def _trainer(size: results.Size, count: int) -> list[float]:
         "steps": 1,
         "globalBatchSize": size.batch,
     }
-    return _first(processes.trainer(settings, size, processes=count), "train")
+    return _first(processes.trainer(settings, size, processes=count), TrainEvent.FIRST_STEP)
 
 
 def _first(run: processes.Run, kind: str) -> list[float]:

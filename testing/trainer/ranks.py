@@ -82,5 +82,9 @@ def run(
     replicas = build(module, examples, ranks)
     batches = feed_of(examples, ranks, batch)
     step = mesh_steps.MeshTrainStep(module, replicas, batches.spec, **options)
-    outcomes = [step(number, part, frozenset()) for number, part in enumerate(batches.epoch(0, 0))]
+    outcomes = []
+    for number, part in enumerate(batches.epoch(0, 0)):
+        outcomes.append(step(number, part, frozenset()))
+        if (check := outcomes[-1].check) is not None:
+            check()
     return replicas, outcomes

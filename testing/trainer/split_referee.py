@@ -1,6 +1,7 @@
 """Steps of a divided model that are each compared with one process, on virtual devices."""
 
 import functools
+import itertools
 import pathlib
 from collections.abc import Callable
 from typing import Any
@@ -11,7 +12,6 @@ from tfparallel_trainer import user
 from tfparallel_trainer.checkpoint import shard
 from tfparallel_trainer.comms import shape
 from tfparallel_trainer.contract import verification
-from tfparallel_trainer.engines import engine
 from tfparallel_trainer.engines.split.execution import captures, ranks
 from tfparallel_trainer.engines.split.pipeline import schedule
 from tfparallel_trainer.engines.split.referee import single_process, split_referee, step_trial
@@ -56,10 +56,11 @@ def check(
         functools.partial(single_process.judge, single, examples.spec, drawn.slots),
         always=True,
     )
-    results: list[engine.StepResult] = []
-    for epoch in range(steps):
-        for part in examples.epoch(epoch, 0):
-            if len(results) < steps:
-                results.append(step(len(results), part, frozenset()))
-                after_step(local_ranks)
-    return [result.check for result in results if result.check is not None]
+    checks: list[verification.Check] = []
+    batches = (part for epoch in range(steps) for part in examples.epoch(epoch, 0))
+    for number, part in enumerate(itertools.islice(batches, steps)):
+        check = step(number, part, frozenset()).check
+        if check is not None:
+            checks.append(check())
+        after_step(local_ranks)
+    return checks

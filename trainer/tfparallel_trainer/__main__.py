@@ -10,7 +10,7 @@ from tfparallel_trainer import errors, process_settings
 from tfparallel_trainer.contract import environment, exits, outputs
 from tfparallel_trainer.contract.job_file import Strategy
 from tfparallel_trainer.lifecycle import termination
-from tfparallel_trainer.loop import preflight, quick_imports
+from tfparallel_trainer.loop import preflight, quick_start
 from tfparallel_trainer.process_settings import Settings
 from tfparallel_trainer.reporting import console, results
 
@@ -62,7 +62,7 @@ def _has_finished(settings: Settings, out: console.Console) -> bool:
 
 def _attempt(settings: Settings, out: console.Console, started: float) -> None:
     # TensorFlow takes seconds to import; what is wrong with the settings shows before.
-    with quick_imports.active():
+    with quick_start.importing():
         from tfparallel_trainer import user
         from tfparallel_trainer.comms import devices
         from tfparallel_trainer.engines import setup

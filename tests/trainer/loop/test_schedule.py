@@ -1,5 +1,6 @@
 """When checkpoints are due, and that all processes decide alike."""
 
+import contextlib
 import itertools
 from collections.abc import Iterator
 from typing import Any
@@ -126,3 +127,15 @@ def test_batches_of_the_data_decide_how_many_steps_there_are(*, knows: bool) -> 
     assert loop.position.step == 24
     assert {total for step, total in loop.reporter.totals if knows or step > 8} == {24}
     assert all(total is None for step, total in loop.reporter.totals if step < 8 and not knows)
+
+
+def test_what_lasts_until_the_first_step_ends_with_it() -> None:
+    until_first_step, steps = contextlib.ExitStack(), []
+    loop = prepared(
+        job_file.TrainerSpec.model_validate({"steps": 3, "globalBatchSize": 3}),
+        ranks.feed_of(normalised.examples(), 2, 3),
+        until_first_step=until_first_step,
+    )
+    until_first_step.callback(lambda: steps.append(loop.position.step))
+    loop.run()
+    assert steps == [1]

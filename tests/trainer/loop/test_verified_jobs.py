@@ -38,6 +38,8 @@ def test_a_right_job_is_near_one_process_also_after_a_callback_has_written(
         checkpoint={"claim": "c", "everySteps": 5},
     )
     assert any("equals one process" in line for line in run.chief.output.splitlines())
+    kinds = [record["event"] for record in _records(run.output)]
+    assert kinds.index(outputs.TrainEvent.FIRST_STEP) < kinds.index(outputs.TrainEvent.VERIFIED)
     events = _verified(run.output)
     assert [event["step"] for event in events] == [1, 2, 3, 4]  # the callback writes after step 2
     for event in events:
@@ -45,5 +47,8 @@ def test_a_right_job_is_near_one_process_also_after_a_callback_has_written(
 
 
 def _verified(output: pathlib.Path) -> list[dict[str, Any]]:
-    records = map(json.loads, (output / outputs.TRAIN_LOG).read_text().splitlines())
-    return [record for record in records if record["event"] == outputs.TrainEvent.VERIFIED]
+    return [record for record in _records(output) if record["event"] == outputs.TrainEvent.VERIFIED]
+
+
+def _records(output: pathlib.Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in (output / outputs.TRAIN_LOG).read_text().splitlines()]

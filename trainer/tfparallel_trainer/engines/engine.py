@@ -34,6 +34,10 @@ class StepRequest(enum.IntEnum):
     """A process could not write a checkpoint, so all processes exit."""
 
 
+Check = Callable[[], verification.Check]
+"""Compares a step with one process, and tells how near it is."""
+
+
 @dataclasses.dataclass(frozen=True, slots=True)
 class StepResult:
     """The result of an optimizer step, the same on every process."""
@@ -50,8 +54,8 @@ class StepResult:
     """Requests of all processes, if all make each step together."""
     metrics: dict[str, float] | None = None
     """Metrics over all ranks. None: the step does not add them up."""
-    check: verification.Check | None = None
-    """How far the step differs from that of one process. None: it was not compared."""
+    check: Check | None = None
+    """Compares the step with one process; call it before the next step. None: that is not due."""
 
     @property
     def loss(self) -> float:
@@ -81,9 +85,9 @@ class Step(abc.ABC):
         self._replica = replica
         self._targets = targets
         self._is_tried = parts == 1
-        self.referee: Callable[[int, batching.Batch, bool], verification.Check | None] | None = None
-        """Compares a step, by its number from 1, with one process. It takes the batch, and whether
-        observers have changed variables since the last step."""
+        self.referee: Callable[[int, batching.Batch, bool], Check | None] | None = None
+        """Returns what compares a step, by its number from 1, with one process. None: that is not
+        due. It takes the batch, and whether observers changed variables since the last step."""
 
     def __call__(
         self, step: int, batch: batching.Batch, requests: frozenset[StepRequest]

@@ -63,6 +63,8 @@ class RunContext:
     configuration."""
     until_end: contextlib.ExitStack = dataclasses.field(default_factory=contextlib.ExitStack)
     """Contexts that last until the run ends; `train_to_end` closes them."""
+    until_first_step: contextlib.ExitStack = dataclasses.field(default_factory=contextlib.ExitStack)
+    """Contexts that last until the first step is made and compared with one process."""
 
     def count_devices(self) -> int:
         """Return the number of devices.

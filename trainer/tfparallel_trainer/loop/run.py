@@ -18,7 +18,7 @@ from tfparallel_trainer.checkpoint import export, files
 from tfparallel_trainer.contract import outputs
 from tfparallel_trainer.engines import engine, setup
 from tfparallel_trainer.lifecycle import farewells, termination
-from tfparallel_trainer.loop import checkpoint_writer, observer, training
+from tfparallel_trainer.loop import checkpoint_writer, observer, quick_start, training
 from tfparallel_trainer.reporting import console, progress_pusher, records, reports, results
 from tfparallel_trainer.storage import durable, folder
 
@@ -38,11 +38,13 @@ def train_to_end(template: engine.RunTemplate, observe: Observe) -> None:
     chief = context.settings.cluster.is_chief
     with (
         context.until_end,
+        context.until_first_step,
         template.connect(),
         _leaving(template),
         _reporter(context) as reporter,
         template.watch_peers(),
     ):
+        quick_start.collect_rarely(context.until_first_step)
         engine_setup = template.prepare()
         trainer = template.build_engine(engine_setup)
         reporter.placement = engine_setup.placement
@@ -138,6 +140,7 @@ def _loop(
         writer=writer,
         observer=observe(engine_setup),
         start=engine_setup.start,
+        until_first_step=context.until_first_step,
     )
 
 

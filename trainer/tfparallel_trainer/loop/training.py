@@ -78,6 +78,8 @@ class Training:
     """Where the write continues."""
     observer: Observer
     start: files.Position
+    until_first_step: contextlib.ExitStack = dataclasses.field(default_factory=contextlib.ExitStack)
+    """What lasts until the first step is made and compared."""
 
     def __post_init__(self) -> None:
         self.examples.restore(feed.FeedPosition(self.start.epoch, self.start.example))
@@ -207,7 +209,8 @@ class Training:
             step = self._step - self.engine.pending
             self.reporter.stepped(step, result.examples, result.loss, result.staleness)
             if result.check is not None:
-                self.reporter.verified(result.check)
+                self.reporter.verified(result.check())
+            self.until_first_step.close()
             if result.finite or self.observer.takes_non_finite:
                 self._tally.add(result.losses, result.examples)
             else:

@@ -5,11 +5,10 @@ import math
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, TypeVar
 
-import numpy as np
 import tensorflow as tf
 
-from tfparallel_trainer.comms import collectives
-from tfparallel_trainer.objective import gradient_sums, packed_updates
+from tfparallel_trainer.comms import agreement, collectives
+from tfparallel_trainer.objective import eager_options, gradient_sums, packed_updates, tracing
 from tfparallel_trainer.objective.replica import Replica
 
 BUCKET_BYTES = 64 * 2**20
@@ -38,12 +37,38 @@ def on_each(
 
 
 def share(replicas: Sequence[Replica], numbers: Sequence[int]) -> list[int]:
-    """Copy the first replica's state to every replica; return the numbers of its process."""
+    """Copy the first replica's state to every replica; return the numbers of its process.
+
+    Replicas whose initial weights follow from a seed have the same state already: none is sent.
+    """
     if replicas[0].data.size == 1:
         return list(numbers)
-    traced = sharing(replicas, collectives.Program.SHARE_STATE)
-    shared = traced(tf.constant(list(numbers), tf.int64))
-    return [int(number) for number in np.atleast_1d(shared.numpy())]
+    rows = [tf.constant([*numbers, _digest(replica)], tf.int64) for replica in replicas]
+    table = _gather(replicas, rows).numpy()
+    if (table[:, -1] != table[0, -1]).any():
+        with eager_options.unoptimized():
+            sharing(replicas, collectives.Program.SHARE_STATE)()
+    return [int(number) for number in table[0, :-1]]
+
+
+def _digest(replica: Replica) -> int:
+    arrays = (tf.convert_to_tensor(variable).numpy() for variable in replica.state())
+    return agreement.digest("\n".join(map(tracing.describe_array, arrays)))
+
+
+def _gather(replicas: Sequence[Replica], rows: Sequence[tf.Tensor]) -> tf.Tensor:
+    """The rows of all ranks [ranks, n], from one of each replica of this process."""
+
+    def run(rows: Sequence[tf.Tensor]) -> tf.Tensor:
+        remaining = iter(rows)
+        return on_each(
+            replicas,
+            collectives.Program.SHARE_STATE,
+            lambda rank_replica: rank_replica.data.gather(next(remaining)),
+            variant=1,
+        )[0]
+
+    return tf.function(run, autograph=False)(rows)
 
 
 def sharing(

@@ -69,7 +69,7 @@ def checks_of(
             before(number, replicas)
             check = step(number, examples_of_step, frozenset()).check
             if check is not None:
-                yield check
+                yield check()
 
 
 def fault_of(*arguments: Any, **named: Any) -> tuple[int, str]:

@@ -1,6 +1,7 @@
 """The chief's engine: sends batches to workers, and adds up the results of their steps."""
 
 import dataclasses
+import functools
 import math
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
@@ -8,7 +9,6 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from tfparallel_trainer.contract import verification
 from tfparallel_trainer.data import batching, nest
 from tfparallel_trainer.engines import engine
 from tfparallel_trainer.engines.servers import presence, server_referee, worker_steps
@@ -82,8 +82,8 @@ class Asynchronous:
         if self.evaluation is not None:
             self._evaluate = self.steps.evaluation(self.evaluation.spec)
         self._results: list[engine.StepResult] = []
-        self._omission: verification.Check | None = None
-        """Why a step cannot be compared; the next result reports it."""
+        self._omission: engine.Check | None = None
+        """Says why a step cannot be compared; the next result has it."""
         self._states = self._nothing()
         self.staleness = Staleness()
 
@@ -125,7 +125,7 @@ class Asynchronous:
         )
         self._states = states + self._states
         if result.finite:
-            check = referee(work.step, work.batch, before, result.loss, measured)
+            check = functools.partial(referee, work.step, work.batch, before, result.loss, measured)
             result = dataclasses.replace(result, check=check)
         return [*results, result]
 

@@ -4,6 +4,8 @@ A checked step runs alone: all earlier steps are done, and later ones wait. So t
 the weights that the worker has read, and everything that it has written to the servers.
 """
 
+import functools
+from collections.abc import Callable
 from typing import Any
 
 import tensorflow as tf
@@ -58,9 +60,11 @@ class ServerReferee:
         """
         return self._schedule.is_due(examples, changed=changed)
 
-    def omission(self, step: int) -> verification.Check | None:
-        """Return why a step, by its number from 0, cannot be compared."""
-        return verification.Check(step + 1, {}, [self._obstacle]) if self._obstacle else None
+    def omission(self, step: int) -> Callable[[], verification.Check] | None:
+        """Return what says why a step, by its number from 0, cannot be compared, if it cannot."""
+        if not self._obstacle:
+            return None
+        return functools.partial(verification.Check, step + 1, {}, [self._obstacle])
 
     def state(self) -> reference_model.Wholes:
         """The variables on the servers. No step may be pending."""

@@ -233,10 +233,10 @@ class Omission:
 
     def __call__(
         self, step: int, batch: batching.Batch, changed: bool = False
-    ) -> verification.Check | None:
+    ) -> engine.Check | None:
         """Return an empty check of a step, by its number from 1."""
         omitted, self._omitted = self._omitted, []
-        return verification.Check(step, {}, omitted) if omitted else None
+        return functools.partial(verification.Check, step, {}, omitted) if omitted else None
 
 
 class StrategyEvaluator(evaluate.Evaluator):

@@ -7,7 +7,8 @@ difference is beyond its limit, the check is repeated at other weights near by, 
 measured there: a fault remains, a rounding does not.
 """
 
-from collections.abc import Sequence
+import functools
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -82,16 +83,21 @@ class ReplicaReferee:
 
     def __call__(
         self, step: int, batch: batching.Batch, changed: bool = False
-    ) -> verification.Check | None:
-        """Check the step of a number, from 1, that was made on a batch, if it is due.
+    ) -> Callable[[], verification.Check] | None:
+        """Return the check of the step of a number, from 1, that was made on a batch, if it is due.
 
         `changed`: observers have changed variables since the step before.
+        """
+        if not self._schedule.is_due(batch.examples, changed=changed):
+            return None
+        return functools.partial(self._verify, step, batch)
+
+    def _verify(self, step: int, batch: batching.Batch) -> verification.Check:
+        """Compare a step.
 
         Raises:
             VerificationError: it gives other numbers than one process, on all processes.
         """
-        if not self._schedule.is_due(batch.examples, changed=changed):
-            return None
         while self._obstacle is None:
             counts = sampling.counts(batch.examples, self._ranks, self._most)
             self._obstacle = self._prepare(step, counts)

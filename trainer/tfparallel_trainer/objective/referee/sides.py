@@ -11,7 +11,7 @@ import tensorflow as tf
 from tfparallel_trainer import errors
 from tfparallel_trainer.comms import collectives, devices
 from tfparallel_trainer.data import batching
-from tfparallel_trainer.objective import evaluate, replica, train_step
+from tfparallel_trainer.objective import eager_options, evaluate, replica, train_step
 from tfparallel_trainer.objective.referee import (
     draws,
     keras_step,
@@ -88,11 +88,12 @@ class Sides:
         ]
         with self._restored() as before:
             function = self._traced[self._pattern(sample.counts)]
-            outcomes = function(
-                _number(sample),
-                tf.constant(sum(sample.counts), tf.float64),
-                [part for part in parts if part is not None],
-            )
+            with eager_options.unoptimized():
+                outcomes = function(
+                    _number(sample),
+                    tf.constant(sum(sample.counts), tf.float64),
+                    [part for part in parts if part is not None],
+                )
             observed = [
                 observations.observe(outcome, variables.changing, before)
                 for outcome, variables in zip(outcomes, self.variables, strict=True)
@@ -106,7 +107,8 @@ class Sides:
             for traced, variables, applied in zip(
                 self._references, self.variables, gradients, strict=True
             ):
-                outcome = traced(_number(sample), sample.whole, applied)
+                with eager_options.unoptimized():
+                    outcome = traced(_number(sample), sample.whole, applied)
                 observed.append(observations.observe(outcome, variables.changing, before))
         return observed
 
@@ -136,7 +138,7 @@ class Sides:
     def loss(self, sample: Sample) -> float:
         """The loss of all examples as Keras computes it."""
         _, gradients = self.run_ranks(sample)
-        with self._restored():
+        with self._restored(), eager_options.unoptimized():
             loss, *_ = self._references[0](_number(sample), sample.whole, gradients[0])
         return float(loss)
 

@@ -7,6 +7,7 @@ difference is beyond its limit, the check is repeated at other weights near by, 
 measured there: a fault remains, a rounding does not. All processes hear the verdict.
 """
 
+import functools
 import json
 import math
 from collections.abc import Callable, Sequence
@@ -62,16 +63,21 @@ class SplitReferee:
 
     def __call__(
         self, step: int, batch: batching.Batch, changed: bool = False
-    ) -> verification.Check | None:
-        """Check the step of a number, from 1, that was made on a batch, if it is due.
+    ) -> Callable[[], verification.Check] | None:
+        """Return the check of the step of a number, from 1, that was made on a batch, if it is due.
 
         `changed`: observers have changed variables since the step before.
+        """
+        if not self._schedule.is_due(batch.examples, changed=changed):
+            return None
+        return functools.partial(self._verify, step, batch)
+
+    def _verify(self, step: int, batch: batching.Batch) -> verification.Check:
+        """Compare a step.
 
         Raises:
             VerificationError: it gives other numbers than one process, on all processes.
         """
-        if not self._schedule.is_due(batch.examples, changed=changed):
-            return None
         has_copies = self._refuse_deviations(step)
         self._refuse_other_closures(step)
         if not self._obstacle:

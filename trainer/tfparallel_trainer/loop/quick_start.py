@@ -1,8 +1,8 @@
-"""Imports TensorFlow and Keras in half of their time, which each start of a process takes.
+"""Shortens what each start of a process takes: imports, and the work up to the first step.
 
 Keras imports scikit-learn and Matplotlib where they are installed, for wrappers and pictures that
-training seldom uses. And the garbage collector goes again and again through what imports leave,
-which is no garbage.
+training seldom uses. And the garbage collector goes again and again through what a start leaves,
+which is no garbage: modules, a model, traced functions.
 """
 
 import contextlib
@@ -18,9 +18,12 @@ from typing import Any
 _SELDOM_USED = frozenset({"keras.src.visualization", "keras.visualization", "keras.wrappers"})
 """Modules that are loaded only when somebody takes something from them."""
 
+_RARELY = 100_000, 10, 10
+"""Thresholds of the collector: after so many new objects it searches them, not after 700."""
+
 
 @contextlib.contextmanager
-def active() -> Iterator[None]:
+def importing() -> Iterator[None]:
     """Import quickly what the body imports; it collects no garbage meanwhile."""
     was_enabled, finder = gc.isenabled(), _SeldomUsedFinder()
     gc.disable()
@@ -32,6 +35,12 @@ def active() -> Iterator[None]:
         gc.freeze()  # it stays until the process ends
         if was_enabled:
             gc.enable()
+
+
+def collect_rarely(until: contextlib.ExitStack) -> None:
+    """Let Python search for garbage rarely until the stack is closed."""
+    until.callback(gc.set_threshold, *gc.get_threshold())
+    gc.set_threshold(*_RARELY)
 
 
 class _SeldomUsedFinder(importlib.abc.MetaPathFinder):

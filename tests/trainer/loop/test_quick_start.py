@@ -1,5 +1,6 @@
 """What is seldom used is loaded when somebody uses it, and is the same then."""
 
+import contextlib
 import gc
 import importlib
 import inspect
@@ -11,7 +12,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from tfparallel_trainer.loop import quick_imports
+from tfparallel_trainer.loop import quick_start
 
 PACKAGE = "late_package_of_the_test"
 SELDOM = f"{PACKAGE}.seldom"
@@ -30,7 +31,7 @@ def package(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> Iterator
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(content)
     monkeypatch.syspath_prepend(str(tmp_path))
-    monkeypatch.setattr(quick_imports, "_SELDOM_USED", {SELDOM})
+    monkeypatch.setattr(quick_start, "_SELDOM_USED", {SELDOM})
     yield tmp_path / PACKAGE
     for name in [name for name in sys.modules if name.startswith(PACKAGE)]:
         del sys.modules[name]
@@ -43,7 +44,7 @@ def is_loaded() -> bool:
 
 @pytest.mark.usefixtures("package")
 def test_it_is_loaded_when_it_is_used() -> None:
-    with quick_imports.active():
+    with quick_start.importing():
         imported = importlib.import_module(PACKAGE)
         assert not gc.isenabled()
     assert gc.isenabled()
@@ -58,7 +59,7 @@ def test_it_is_loaded_when_it_is_used() -> None:
 
 @pytest.mark.usefixtures("package")
 def test_many_threads_use_it_at_once() -> None:
-    with quick_imports.active():
+    with quick_start.importing():
         imported = importlib.import_module(PACKAGE)
     start, values = threading.Barrier(8), []
 
@@ -76,7 +77,7 @@ def test_many_threads_use_it_at_once() -> None:
 
 def test_what_cannot_be_loaded_says_so_each_time(package: pathlib.Path) -> None:
     (package / "seldom" / "part.py").write_text("raise ImportError('it lacks a library')\n")
-    with quick_imports.active():
+    with quick_start.importing():
         imported = importlib.import_module(PACKAGE)
     for _ in range(2):
         with pytest.raises(ImportError, match="lacks a library"):
@@ -85,8 +86,8 @@ def test_what_cannot_be_loaded_says_so_each_time(package: pathlib.Path) -> None:
 
 SCRIPT = """
 import sys
-from tfparallel_trainer.loop import quick_imports
-with quick_imports.active():
+from tfparallel_trainer.loop import quick_start
+with quick_start.importing():
     import keras
     from tfparallel_trainer.loop import run
 assert not {"sklearn", "matplotlib"} & sys.modules.keys()
@@ -101,3 +102,12 @@ assert "matplotlib" in sys.modules
 @pytest.mark.usefixtures("processes")
 def test_keras_has_all_that_it_had() -> None:
     subprocess.run([sys.executable, "-c", SCRIPT], check=True, capture_output=True, timeout=300)
+
+
+def test_garbage_is_searched_rarely_until_the_first_step() -> None:
+    usual = gc.get_threshold()
+    with contextlib.ExitStack() as until_first_step:
+        quick_start.collect_rarely(until_first_step)
+        assert all(rare >= often for rare, often in zip(gc.get_threshold(), usual, strict=True))
+        assert gc.get_threshold() != usual
+    assert gc.get_threshold() == usual
