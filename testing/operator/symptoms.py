@@ -99,7 +99,7 @@ def facts(
     lines: Sequence[str] = (),
     operators: Sequence[models.Operator] | None = None,
     claims: Sequence[models.Claim] = (),
-) -> findings.Facts:
+) -> findings.JobSnapshot:
     """Return what the client would read of a job."""
     job = models.Job(
         name=cluster.job.metadata.name,
@@ -110,7 +110,7 @@ def facts(
         manifest=cluster.job.model_dump(by_alias=True, mode="json", exclude_none=True),
     )
     replicas = [_replica(pod) for pod in cluster.pods.values()]
-    return findings.Facts(job, replicas, events, claims, lines, operators, cluster.now)
+    return findings.JobSnapshot(job, replicas, events, claims, lines, operators, cluster.now)
 
 
 def _replica(pod: observation.Pod) -> models.Replica:
@@ -162,7 +162,7 @@ def separate_models() -> builders.World:
     return cluster
 
 
-def trained_separate_models() -> findings.Facts:
+def trained_separate_models() -> findings.JobSnapshot:
     """The same script when it has succeeded."""
     cluster = separate_models()
     cluster.exit("digits-worker-0", 0)
@@ -172,7 +172,7 @@ def trained_separate_models() -> findings.Facts:
     return facts(cluster)
 
 
-def waiting_worker(sentence: str, node: str = "") -> findings.Facts:
+def waiting_worker(sentence: str, node: str = "") -> findings.JobSnapshot:
     """A worker waits, in words of its pod."""
     cluster = world()
     cluster.run("digits-chief-0")
@@ -187,7 +187,7 @@ def explained(
     pod: str,
     events: Sequence[models.Event],
     claims: Sequence[models.Claim] = (),
-) -> findings.Facts:
+) -> findings.JobSnapshot:
     """The operator has read in Events and claims what the status of a pod does not say."""
     replicas = [_replica(pod) for pod in cluster.pods.values()]
     waiting_pod = pending_reasons.WaitingPod(pod, cluster.pods[pod].waiting, cluster.pods[pod].node)
@@ -197,7 +197,7 @@ def explained(
     return dataclasses.replace(facts(cluster, events=events, claims=claims), replicas=replicas)
 
 
-def waits_for_config_map() -> findings.Facts:
+def waits_for_config_map() -> findings.JobSnapshot:
     """The kubelet says in Events alone what a pod lacks."""
     event = warning("digits-chief-0", "FailedMount", NO_CONFIG_MAP)
     cluster = world(chief=1)
@@ -207,7 +207,7 @@ def waits_for_config_map() -> findings.Facts:
 
 def waits_for_claim(
     claim: models.Claim, *events: models.Event, sentence: str = UNBOUND
-) -> findings.Facts:
+) -> findings.JobSnapshot:
     """A worker waits for a claim; the scheduler does not say which, or nothing at all."""
     cluster = world()
     cluster.run("digits-chief-0")
@@ -215,7 +215,7 @@ def waits_for_claim(
     return explained(cluster, "digits-worker-0", events, [claim])
 
 
-def waits_for_untrusted_image() -> findings.Facts:
+def waits_for_untrusted_image() -> findings.JobSnapshot:
     """Between two tries the kubelet's state has no cause."""
     cluster = world()
     cluster.run("digits-chief-0")
@@ -228,12 +228,12 @@ def waits_for_untrusted_image() -> findings.Facts:
 
 def refused(
     sentence: str = NO_QUOTA, reason: names.Reason = names.Reason.QUOTA_EXCEEDED
-) -> findings.Facts:
+) -> findings.JobSnapshot:
     """A quota has no room for a pod, or the cluster refuses one for another reason."""
     return keeps_from_pods(observation.Refusal(reason, sentence, final=False))
 
 
-def keeps_from_pods(refusal: observation.Refusal) -> findings.Facts:
+def keeps_from_pods(refusal: observation.Refusal) -> findings.JobSnapshot:
     """Something keeps the job from getting pods."""
     cluster = world()
     cluster.step(refusal=refusal)
@@ -241,12 +241,12 @@ def keeps_from_pods(refusal: observation.Refusal) -> findings.Facts:
     return facts(cluster)
 
 
-def names_are_taken(*holders: obstacles.Holder) -> findings.Facts:
+def names_are_taken(*holders: obstacles.Holder) -> findings.JobSnapshot:
     """Other objects have names that the job needs."""
     return keeps_from_pods(obstacles.explain(holders, builders.START))
 
 
-def kept_by_finalizer() -> findings.Facts:
+def kept_by_finalizer() -> findings.JobSnapshot:
     """A worker failed, and a finalizer of others keeps its pod."""
     cluster = running()
     cluster.exit("digits-worker-0", 75)
@@ -259,7 +259,7 @@ def kept_by_finalizer() -> findings.Facts:
     return facts(cluster)
 
 
-def cannot_have_a_status() -> findings.Facts:
+def cannot_have_a_status() -> findings.JobSnapshot:
     """The API server refuses the status of the job, which the operator says by Events."""
     cluster = builders.World(world().job.model_copy(update={"status": job_status.JobStatus()}))
     cluster.advance(180)
@@ -276,7 +276,7 @@ def cannot_have_a_status() -> findings.Facts:
 
 def queued(
     message: str = NO_QUEUE_QUOTA, reason: str = "Pending", kind: str = "QuotaReserved"
-) -> findings.Facts:
+) -> findings.JobSnapshot:
     """Kueue has no quota for the job, or says something else of its Workload."""
     cluster = world(queue=True)
     assert cluster.workload is not None
@@ -289,21 +289,23 @@ def queued(
     return facts(cluster)
 
 
-def unseen(operators: Sequence[models.Operator] | None, seconds: float = 45) -> findings.Facts:
+def unseen(
+    operators: Sequence[models.Operator] | None, seconds: float = 45
+) -> findings.JobSnapshot:
     """No operator has written a status."""
     cluster = builders.World(world().job.model_copy(update={"status": job_status.JobStatus()}))
     cluster.advance(seconds)
     return facts(cluster, operators=operators)
 
 
-def suspended() -> findings.Facts:
+def suspended() -> findings.JobSnapshot:
     """The user has suspended it."""
     cluster = world(run_policy={"suspend": True})
     cluster.advance(300)
     return facts(cluster)
 
 
-def restarting() -> findings.Facts:
+def restarting() -> findings.JobSnapshot:
     """A worker ran out of memory twice, and the next attempt waits a little."""
     resources = {"limits": {"memory": "2Gi"}}
     container = {"name": names.CONTAINER, "image": "trainer:1", "resources": resources}
@@ -319,7 +321,7 @@ def restarting() -> findings.Facts:
     return facts(cluster)
 
 
-def restarted() -> findings.Facts:
+def restarted() -> findings.JobSnapshot:
     """A worker ran out of memory, and the next attempt has made no step yet."""
     cluster = running()
     killed = dataclasses.replace(builders.an_exit(137, cluster.now), reason="OOMKilled")
@@ -331,7 +333,7 @@ def restarted() -> findings.Facts:
     return facts(cluster, lines=["chief-0: reading data"])
 
 
-def restart_that_waits() -> findings.Facts:
+def restart_that_waits() -> findings.JobSnapshot:
     """Its node was drained, and there is no other."""
     cluster = running()
     drained = {"reason": "EvictionByEvictionAPI", "message": "Eviction API: evicting"}
@@ -344,7 +346,7 @@ def restart_that_waits() -> findings.Facts:
     return facts(cluster)
 
 
-def failed() -> findings.Facts:
+def failed() -> findings.JobSnapshot:
     """The user's module raised."""
     cluster = running()
     message = "model.py, line 12: No module named 'pandas'. Install it in the image"
@@ -354,7 +356,7 @@ def failed() -> findings.Facts:
     return facts(cluster, lines=["chief-0: import pandas", f"chief-0: error: {message}"])
 
 
-def failed_without_words() -> findings.Facts:
+def failed_without_words() -> findings.JobSnapshot:
     """A library crashed, and the budget is spent."""
     cluster = running(run_policy={"backoffLimit": 0})
     cluster.exit("digits-worker-0", 139)
@@ -364,7 +366,7 @@ def failed_without_words() -> findings.Facts:
     return facts(cluster, lines=["worker-0: step 3"])
 
 
-def stalled() -> findings.Facts:
+def stalled() -> findings.JobSnapshot:
     """No report for longer than the job allows, and no room for another attempt."""
     cluster = running(run_policy={"stallDeadlineSeconds": 60})
     cluster.advance(5)
@@ -374,7 +376,7 @@ def stalled() -> findings.Facts:
     return facts(cluster)
 
 
-def silent() -> findings.Facts:
+def silent() -> findings.JobSnapshot:
     """No report for five minutes, which the job allows."""
     cluster = running()
     cluster.advance(5)
@@ -384,7 +386,7 @@ def silent() -> findings.Facts:
     return facts(cluster, lines=["chief-0: step 120/400  epoch 2/5  loss 0.31  840 examples/s"])
 
 
-def slow_start() -> findings.Facts:
+def slow_start() -> findings.JobSnapshot:
     """No step has ended."""
     cluster = running()
     cluster.advance(400)
@@ -392,7 +394,7 @@ def slow_start() -> findings.Facts:
     return facts(cluster, lines=["chief-0: reading data"])
 
 
-def input_bound() -> findings.Facts:
+def input_bound() -> findings.JobSnapshot:
     """The input takes a third of each step."""
     cluster = running()
     cluster.advance(5)
@@ -401,7 +403,7 @@ def input_bound() -> findings.Facts:
     return facts(cluster)
 
 
-def straggling() -> findings.Facts:
+def straggling() -> findings.JobSnapshot:
     """One stage of a split model computes twice as long as the others."""
     mesh = {"stage": 3}
     cluster = running(spec={"strategy": "ModelSplit", "mesh": mesh}, worker=3)
@@ -423,7 +425,7 @@ def straggling() -> findings.Facts:
     return facts(cluster)
 
 
-def training() -> findings.Facts:
+def training() -> findings.JobSnapshot:
     """Nothing is wrong."""
     cluster = running()
     cluster.advance(5)
@@ -433,7 +435,7 @@ def training() -> findings.Facts:
     return facts(cluster)
 
 
-def contested() -> findings.Facts:
+def contested() -> findings.JobSnapshot:
     """Another installation of the operator watches the namespace, too."""
     cluster = running()
     ours, other = "team/operator", "system/operator"
@@ -447,7 +449,7 @@ def contested() -> findings.Facts:
     return facts(cluster)
 
 
-def not_scaled() -> findings.Facts:
+def not_scaled() -> findings.JobSnapshot:
     """The autoscaler of a job has no metrics."""
     cluster = running()
     event = models.Event(
@@ -462,7 +464,7 @@ def not_scaled() -> findings.Facts:
     return facts(cluster, events=[event])
 
 
-def not_installed(manifest: dict[str, Any], *, queue: bool = False) -> findings.Facts:
+def not_installed(manifest: dict[str, Any], *, queue: bool = False) -> findings.JobSnapshot:
     """The cluster does not know an object that the job needs."""
     cluster = world(queue=queue)
     cluster.step(refusal=refusals.not_installed(manifest))
@@ -470,7 +472,7 @@ def not_installed(manifest: dict[str, Any], *, queue: bool = False) -> findings.
     return facts(cluster)
 
 
-def partly_running() -> findings.Facts:
+def partly_running() -> findings.JobSnapshot:
     """With parameter servers training continues while a worker waits."""
     cluster = world(chief=1, worker=2, ps=1)
     cluster.run("digits-chief-0", "digits-ps-0", "digits-worker-0")
@@ -480,7 +482,7 @@ def partly_running() -> findings.Facts:
     return facts(cluster)
 
 
-def succeeded() -> findings.Facts:
+def succeeded() -> findings.JobSnapshot:
     """It ended well."""
     cluster = running()
     cluster.exit("digits-chief-0", 0)
@@ -492,7 +494,7 @@ def succeeded() -> findings.Facts:
 class Backend:
     """The part of a backend that is the same for each test: it has the job that facts are about."""
 
-    def __init__(self, facts: findings.Facts) -> None:
+    def __init__(self, facts: findings.JobSnapshot) -> None:
         self.facts = facts
 
     async def get_job(self, _: str) -> models.Job:
@@ -508,7 +510,7 @@ class Backend:
         return self.facts.claims
 
 
-SYMPTOMS: dict[str, Callable[[], findings.Facts]] = {
+SYMPTOMS: dict[str, Callable[[], findings.JobSnapshot]] = {
     "no operator": lambda: unseen([]),
     "operator does not run": lambda: unseen([dataclasses.replace(OPERATOR, ready=0)]),
     "operator watches others": lambda: unseen([dataclasses.replace(OPERATOR, watched=("ml",))]),

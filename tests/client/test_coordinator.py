@@ -29,7 +29,7 @@ class Backend(symptoms.Backend):
         return None
 
 
-def read_facts(*, script: bool) -> findings.Facts:
+def read_facts(*, script: bool) -> findings.JobSnapshot:
     job = {**SERVERS, "spec": {}} if script else SERVERS
     return symptoms.facts(symptoms.running(script=script, **job))
 

@@ -18,7 +18,7 @@ from tfparallel_operator.core import pending_reasons
 class LoggedBackend(symptoms.Backend):
     """A backend whose replicas have logs."""
 
-    def __init__(self, facts: findings.Facts) -> None:
+    def __init__(self, facts: findings.JobSnapshot) -> None:
         super().__init__(facts)
         self.read: list[str] = []
         self.gone: Sequence[str] = ()

@@ -17,7 +17,7 @@ from tfparallel_operator.core import decision
 class AdvisedBackend(symptoms.Backend):
     """A backend whose job waits until it is advised, and then succeeds."""
 
-    def __init__(self, facts: findings.Facts) -> None:
+    def __init__(self, facts: findings.JobSnapshot) -> None:
         super().__init__(facts)
         self.advised = asyncio.Event()
         self.looks = 0

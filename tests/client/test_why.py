@@ -13,7 +13,7 @@ from testing.operator import namespaces, objects
 from testing.operator.namespaces import Namespace
 from tfparallel import places
 from tfparallel.backends.cluster import access, cluster_backend
-from tfparallel.diagnosis import findings, job_diagnosis, unseen
+from tfparallel.diagnosis import findings, job_diagnosis, no_operator
 from tfparallel_operator.api_server import credentials, resources
 
 
@@ -109,7 +109,7 @@ async def test_a_job_that_no_operator_has_seen(
     namespace: Namespace, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     await namespace.create_job()
-    monkeypatch.setattr(unseen, "UNSEEN_AFTER", datetime.timedelta())
+    monkeypatch.setattr(no_operator, "UNSEEN_AFTER", datetime.timedelta())
     credential = credentials.find(str(namespace.cluster.kubeconfig))
     context = access.Context(name="", namespace=namespace.name, access=credential)
     async with cluster_backend.ClusterBackend(context) as cluster:

@@ -7,7 +7,7 @@ import click
 from tfparallel import models
 from tfparallel.backend import Backend
 from tfparallel.cli import options
-from tfparallel.diagnosis import unseen
+from tfparallel.diagnosis import no_operator
 from tfparallel.terminal import display, job_tables, wrapping
 from tfparallel_operator import wall_clock
 
@@ -51,7 +51,7 @@ async def note_absence(backend: Backend, jobs: Sequence[models.Job]) -> None:
     namespaces = sorted({job.namespace for job in pending})
     operators = await backend.list_operators() if namespaces else None
     for namespace in namespaces:
-        absence = unseen.explain_absence(operators, namespace)
+        absence = no_operator.explain_absence(operators, namespace)
         if absence is not None:
             reason, remedy = absence
             wrapping.say(f"note: no operator acts on jobs in {namespace!r}: {reason}. {remedy}")

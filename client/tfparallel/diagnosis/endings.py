@@ -11,7 +11,7 @@ _KILLED = ("", "Error", exits.describe(137))
 """Reasons of a SIGKILL of unknown origin. The kubelet may notice too late that memory was short."""
 
 
-def list_exits(facts: findings.Facts) -> Iterator[findings.Evidence]:
+def list_exits(facts: findings.JobSnapshot) -> Iterator[findings.Evidence]:
     """Yield the newest failed exit of each role."""
     for role, counts in facts.status.replicas.items():
         if counts.last_exit is not None:
@@ -19,7 +19,7 @@ def list_exits(facts: findings.Facts) -> Iterator[findings.Evidence]:
             yield findings.Evidence(findings.EvidenceSource.EXIT, text)
 
 
-def describe_newest(facts: findings.Facts) -> tuple[str, job_status.LastExit] | None:
+def describe_newest(facts: findings.JobSnapshot) -> tuple[str, job_status.LastExit] | None:
     """Return the newest failed exit of all roles, in words and as it is; None: there is none."""
     newest: tuple[str, job_status.LastExit] | None = None
     for role, counts in facts.status.replicas.items():
@@ -33,7 +33,7 @@ def _describe_exit(
     role: str,
     counts: job_status.ReplicaStatus,
     last: job_status.LastExit,
-    facts: findings.Facts,
+    facts: findings.JobSnapshot,
 ) -> str:
     ago = "" if last.time is None else f" {facts.age(last.time)} ago"
     memory = _describe_memory(last, _find_limit(role, counts, facts))
@@ -52,7 +52,9 @@ def _describe_memory(last: job_status.LastExit, limit: str | None) -> str:
     return ""
 
 
-def _find_limit(role: str, counts: job_status.ReplicaStatus, facts: findings.Facts) -> str | None:
+def _find_limit(
+    role: str, counts: job_status.ReplicaStatus, facts: findings.JobSnapshot
+) -> str | None:
     """Return the limit of memory of the replica that ended last; empty: none; None: unknown."""
     last = counts.last_exit
     pods = (

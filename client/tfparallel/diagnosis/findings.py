@@ -75,7 +75,7 @@ class Diagnosis:
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Facts:
+class JobSnapshot:
     """The facts about a job at one moment."""
 
     job: models.Job
@@ -97,9 +97,7 @@ class Facts:
 
     def find_true(self, kind: names.ConditionType) -> job_status.Condition | None:
         """Return a condition that is true."""
-        condition = conditions.find(self.status, kind)
-        holds = condition is not None and condition.status is job_status.Truth.TRUE
-        return condition if holds else None
+        return conditions.find_true(self.status, kind)
 
     def age(self, moment: datetime.datetime) -> str:
         """Return the time since then, such as 45s, 12m, 3h or 8d."""
@@ -107,7 +105,7 @@ class Facts:
 
 
 def describe_condition(
-    condition: job_status.Condition, facts: Facts, message: str = ""
+    condition: job_status.Condition, facts: JobSnapshot, message: str = ""
 ) -> Evidence:
     """Return a condition as evidence, with its message where the sentence does not have it."""
     age = facts.age(condition.last_transition_time)
@@ -116,7 +114,7 @@ def describe_condition(
     return Evidence(EvidenceSource.CONDITION, text)
 
 
-def describe_lines(facts: Facts) -> Iterator[Evidence]:
+def describe_lines(facts: JobSnapshot) -> Iterator[Evidence]:
     """Yield the last lines of the witness."""
     for line in facts.last_lines:
         yield Evidence(EvidenceSource.LOG, line)

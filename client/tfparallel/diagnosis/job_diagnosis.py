@@ -24,7 +24,7 @@ async def diagnose_job(jobs: backend.Backend, name: str) -> findings.Diagnosis:
 async def diagnose(jobs: backend.Backend, job: models.Job) -> findings.Diagnosis:
     """Return the diagnosis of a job."""
     replicas = list(await jobs.list_replicas(job))
-    facts = findings.Facts(
+    facts = findings.JobSnapshot(
         job=job,
         replicas=replicas,
         events=await jobs.list_events(job),

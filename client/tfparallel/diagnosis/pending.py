@@ -31,7 +31,7 @@ class Wait:
         return "Wait a moment: the scheduler has not looked at it yet."
 
 
-def find_wait(facts: findings.Facts) -> Wait | None:
+def find_wait(facts: findings.JobSnapshot) -> Wait | None:
     """Return the waiting pod whose message explains most."""
     pending = [replica for replica in facts.replicas if replica.phase == "Pending"]
     if not pending:
@@ -63,7 +63,7 @@ def describe_wait(wait: Wait) -> str:
     return f"{subject} for a node"
 
 
-def list_evidence(wait: Wait, facts: findings.Facts) -> Iterator[findings.Evidence]:
+def list_evidence(wait: Wait, facts: findings.JobSnapshot) -> Iterator[findings.Evidence]:
     """Yield the state of the pod, and the latest warnings of the cluster about it."""
     pod = wait.pod
     where = f", on {pod.node}" if pod.node else ", on no node"
@@ -80,7 +80,9 @@ def list_evidence(wait: Wait, facts: findings.Facts) -> Iterator[findings.Eviden
         yield findings.Evidence(findings.EvidenceSource.POD, cause)
 
 
-def _list_evidence_of_claims(reason: str, facts: findings.Facts) -> Iterator[findings.Evidence]:
+def _list_evidence_of_claims(
+    reason: str, facts: findings.JobSnapshot
+) -> Iterator[findings.Evidence]:
     """Yield the state of the claims that a message names, and the latest Event of each."""
     for claim in facts.claims:
         if claim.is_bound or f'"{claim.name}"' not in reason:
@@ -99,12 +101,14 @@ def _list_evidence_of_claims(reason: str, facts: findings.Facts) -> Iterator[fin
             )
 
 
-def _read_status(replica: models.Replica, facts: findings.Facts) -> pending_reasons.WaitingPod:
+def _read_status(
+    replica: models.Replica, facts: findings.JobSnapshot
+) -> pending_reasons.WaitingPod:
     reason = _find_words_of_status(replica, facts)
     return pending_reasons.WaitingPod(replica.pod, reason, replica.node, replica.created)
 
 
-def _find_words_of_status(replica: models.Replica, facts: findings.Facts) -> str:
+def _find_words_of_status(replica: models.Replica, facts: findings.JobSnapshot) -> str:
     """Return the message of the pod, or else the one that the operator copied into the job's
     status."""
     if replica.reason not in pending_reasons.UNREMARKABLE:

@@ -4,7 +4,7 @@ import dataclasses
 from collections.abc import Callable, Iterable, Iterator
 
 from tfparallel.backends.local import detached
-from tfparallel.diagnosis import endings, findings, pending, slowness, unseen
+from tfparallel.diagnosis import endings, findings, no_operator, pending, slowness
 from tfparallel.terminal import ages
 from tfparallel_operator.api import job_status, names
 from tfparallel_operator.core import remedies
@@ -12,17 +12,17 @@ from tfparallel_operator.core.status import conditions
 from tfparallel_trainer.contract import exits
 
 
-def diagnose(facts: findings.Facts) -> findings.Diagnosis:
+def diagnose(facts: findings.JobSnapshot) -> findings.Diagnosis:
     """Return the diagnosis of a job.
 
     The first rule that applies decides; the rules about ends come first.
     """
     diagnoses = (rule(facts) for rule in _RULES)
     diagnosis = next(filter(None, diagnoses), None) or slowness.diagnose_pace(facts)
-    return unseen.add_absence(facts, diagnosis)
+    return no_operator.add_absence(facts, diagnosis)
 
 
-def _succeeded(facts: findings.Facts) -> findings.Diagnosis | None:
+def _succeeded(facts: findings.JobSnapshot) -> findings.Diagnosis | None:
     condition = facts.find_true(names.ConditionType.SUCCEEDED)
     if condition is None:
         return None
@@ -35,14 +35,14 @@ def _succeeded(facts: findings.Facts) -> findings.Diagnosis | None:
     return findings.Diagnosis(findings.FindingKind.SUCCEEDED, sentence, "")
 
 
-def _separating(facts: findings.Facts) -> findings.Diagnosis | None:
+def _separating(facts: findings.JobSnapshot) -> findings.Diagnosis | None:
     separate = _separate(facts)
     if separate is None:
         return None
     return dataclasses.replace(separate, sentence=f"{facts.job.name} runs, but {separate.sentence}")
 
 
-def _separate(facts: findings.Facts) -> findings.Diagnosis | None:
+def _separate(facts: findings.JobSnapshot) -> findings.Diagnosis | None:
     """The replicas of a script train models of their own."""
     condition = facts.find_true(names.ConditionType.SEPARATE_TRAINING)
     report = facts.status.separate_training
@@ -55,7 +55,7 @@ def _separate(facts: findings.Facts) -> findings.Diagnosis | None:
     )
 
 
-def _failed(facts: findings.Facts) -> findings.Diagnosis | None:
+def _failed(facts: findings.JobSnapshot) -> findings.Diagnosis | None:
     condition = facts.find_true(names.ConditionType.FAILED)
     if condition is None:
         return None
@@ -69,7 +69,7 @@ def _failed(facts: findings.Facts) -> findings.Diagnosis | None:
     )
 
 
-def _remedy_of_failure(facts: findings.Facts, condition: job_status.Condition) -> str:
+def _remedy_of_failure(facts: findings.JobSnapshot, condition: job_status.Condition) -> str:
     if condition.reason in (
         names.Reason.INVALID_SPEC,
         names.Reason.INVALID_TEMPLATE,
@@ -86,13 +86,13 @@ def _remedy_of_failure(facts: findings.Facts, condition: job_status.Condition) -
     return f"{remedy} {again}."
 
 
-def _find_remedy(facts: findings.Facts, condition: job_status.Condition) -> str:
+def _find_remedy(facts: findings.JobSnapshot, condition: job_status.Condition) -> str:
     """Return the remedy for a loss, even if its condition quotes a replica that contains it."""
     failure = facts.status.failure
     return condition.remedy or ("" if failure is None else failure.remedy)
 
 
-def _suspended(facts: findings.Facts) -> findings.Diagnosis | None:
+def _suspended(facts: findings.JobSnapshot) -> findings.Diagnosis | None:
     condition = facts.find_true(names.ConditionType.SUSPENDED)
     if condition is None:
         return None
@@ -102,7 +102,7 @@ def _suspended(facts: findings.Facts) -> findings.Diagnosis | None:
     return findings.Diagnosis(findings.FindingKind.SUSPENDED, sentence, remedy)
 
 
-def _refused(facts: findings.Facts) -> findings.Diagnosis | None:
+def _refused(facts: findings.JobSnapshot) -> findings.Diagnosis | None:
     condition = facts.find_true(names.ConditionType.CREATION_REFUSED)
     if condition is None:
         return None
@@ -115,7 +115,7 @@ def _refused(facts: findings.Facts) -> findings.Diagnosis | None:
     )
 
 
-def _queued(facts: findings.Facts) -> findings.Diagnosis | None:
+def _queued(facts: findings.JobSnapshot) -> findings.Diagnosis | None:
     condition = conditions.find(facts.status, names.ConditionType.ADMITTED)
     waits = condition is not None and condition.reason in (
         names.Reason.JOB_QUEUED,
@@ -134,7 +134,7 @@ def _queued(facts: findings.Facts) -> findings.Diagnosis | None:
 
 
 def _list_events_of_queue(
-    facts: findings.Facts, condition: job_status.Condition
+    facts: findings.JobSnapshot, condition: job_status.Condition
 ) -> Iterator[findings.Evidence]:
     """Yield Kueue's latest Event, if the condition does not contain its message."""
     workload = f"workload/{names.SINGULAR}-{facts.job.name}"
@@ -145,7 +145,7 @@ def _list_events_of_queue(
             yield findings.Evidence(findings.EvidenceSource.EVENT, text)
 
 
-def _stalled(facts: findings.Facts) -> findings.Diagnosis | None:
+def _stalled(facts: findings.JobSnapshot) -> findings.Diagnosis | None:
     condition = facts.find_true(names.ConditionType.TRAINING_STALLED)
     wait = pending.find_wait(facts)
     if condition is None or (wait is not None and wait.reason):
@@ -160,7 +160,7 @@ def _stalled(facts: findings.Facts) -> findings.Diagnosis | None:
     )
 
 
-def _restarting(facts: findings.Facts) -> findings.Diagnosis | None:
+def _restarting(facts: findings.JobSnapshot) -> findings.Diagnosis | None:
     condition = facts.find_true(names.ConditionType.RESTARTING)
     if condition is None:
         return None
@@ -199,7 +199,7 @@ def _restarting(facts: findings.Facts) -> findings.Diagnosis | None:
     )
 
 
-def _waiting(facts: findings.Facts) -> findings.Diagnosis | None:
+def _waiting(facts: findings.JobSnapshot) -> findings.Diagnosis | None:
     """Replicas wait: all of them, or with parameter servers some."""
     runs = facts.find_true(names.ConditionType.RUNNING) is not None
     wait = pending.find_wait(facts)
@@ -215,7 +215,7 @@ def _waiting(facts: findings.Facts) -> findings.Diagnosis | None:
     return findings.Diagnosis(findings.FindingKind.PENDING, sentence, wait.remedy, evidence)
 
 
-def _next_act(facts: findings.Facts) -> str:
+def _next_act(facts: findings.JobSnapshot) -> str:
     """Return what the operator does next for a job without waiting replicas."""
     ended = next((replica for replica in facts.replicas if replica.exit_code), None)
     if ended is not None:
@@ -225,7 +225,7 @@ def _next_act(facts: findings.Facts) -> str:
     return "the operator is about to create its replicas"
 
 
-def _invalid(facts: findings.Facts) -> findings.Diagnosis | None:
+def _invalid(facts: findings.JobSnapshot) -> findings.Diagnosis | None:
     condition = facts.find_true(names.ConditionType.SPEC_INVALID)
     if condition is None:
         return None
@@ -238,7 +238,7 @@ def _invalid(facts: findings.Facts) -> findings.Diagnosis | None:
     )
 
 
-def _contested(facts: findings.Facts) -> findings.Diagnosis | None:
+def _contested(facts: findings.JobSnapshot) -> findings.Diagnosis | None:
     """Another installation watches a job that trains."""
     condition = facts.find_true(names.ConditionType.CONTESTED)
     paced = slowness.diagnose_pace(facts)
@@ -253,7 +253,7 @@ def _contested(facts: findings.Facts) -> findings.Diagnosis | None:
 
 
 def _explain(
-    facts: findings.Facts,
+    facts: findings.JobSnapshot,
     condition: job_status.Condition,
     kind: findings.FindingKind,
     *,
@@ -276,10 +276,10 @@ def _explain(
     return findings.Diagnosis(kind, sentence, remedy, evidence, condition.reason)
 
 
-_RULES: tuple[Callable[[findings.Facts], findings.Diagnosis | None], ...] = (
+_RULES: tuple[Callable[[findings.JobSnapshot], findings.Diagnosis | None], ...] = (
     _succeeded,
     _failed,
-    unseen.diagnose_unseen,
+    no_operator.diagnose_unseen,
     _suspended,
     _refused,  # such as the Workload of a job that would wait for Kueue
     _queued,

@@ -15,7 +15,7 @@ It fails every 15 seconds, but its Events come every five minutes.
 """
 
 
-def diagnose_pace(facts: findings.Facts) -> findings.Diagnosis:
+def diagnose_pace(facts: findings.JobSnapshot) -> findings.Diagnosis:
     """Say how training progresses."""
     name, is_script = facts.job.name, facts.job.is_script
     progress = slowness.Pace(facts.status, facts.now, must_report=not is_script)
@@ -48,7 +48,7 @@ def diagnose_pace(facts: findings.Facts) -> findings.Diagnosis:
 
 
 def _restarted(
-    facts: findings.Facts, holdup: slowness.Slowness | None
+    facts: findings.JobSnapshot, holdup: slowness.Slowness | None
 ) -> findings.Diagnosis | None:
     """Say why the job last restarted, until a step of the attempt has ended."""
     status, name = facts.status, facts.job.name
@@ -80,7 +80,7 @@ def describe_progress(report: job_status.ProgressStatus) -> str:
     return ", ".join(parts)
 
 
-def _list_evidence_of_slowness(facts: findings.Facts) -> Iterator[findings.Evidence]:
+def _list_evidence_of_slowness(facts: findings.JobSnapshot) -> Iterator[findings.Evidence]:
     running = facts.find_true(names.ConditionType.RUNNING)
     if running is not None:
         yield findings.describe_condition(running, facts)
@@ -98,7 +98,7 @@ def _list_evidence_of_slowness(facts: findings.Facts) -> Iterator[findings.Evide
     yield from findings.describe_lines(facts)
 
 
-def _not_scaled(facts: findings.Facts) -> findings.Diagnosis | None:
+def _not_scaled(facts: findings.JobSnapshot) -> findings.Diagnosis | None:
     """An autoscaler with the job's name reports that it cannot scale."""
     autoscaler = f"horizontalpodautoscaler/{facts.job.name}"
     warnings = [

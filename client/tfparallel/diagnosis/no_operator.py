@@ -24,7 +24,7 @@ UNSEEN_AFTER = datetime.timedelta(seconds=10)
 """How long a running operator may take to handle a new job."""
 
 
-def diagnose_unseen(facts: findings.Facts) -> findings.Diagnosis | None:
+def diagnose_unseen(facts: findings.JobSnapshot) -> findings.Diagnosis | None:
     """Say why a job has no status: no operator has handled it."""
     job = facts.job
     if job.status.state is not None:
@@ -58,7 +58,7 @@ def diagnose_unseen(facts: findings.Facts) -> findings.Diagnosis | None:
     )
 
 
-def add_absence(facts: findings.Facts, diagnosis: findings.Diagnosis) -> findings.Diagnosis:
+def add_absence(facts: findings.JobSnapshot, diagnosis: findings.Diagnosis) -> findings.Diagnosis:
     """Add the evidence that no operator runs, if the job has not ended. It comes first.
 
     The evidence of the job's own objects stays, because an operator may run outside of the cluster.
@@ -108,7 +108,7 @@ def explain_absence(
     )
 
 
-def _describe_operators(facts: findings.Facts) -> Iterator[findings.Evidence]:
+def _describe_operators(facts: findings.JobSnapshot) -> Iterator[findings.Evidence]:
     for deployment in facts.operators or ():
         watched = ", ".join(deployment.watched) or "all namespaces"
         yield findings.Evidence(
@@ -119,12 +119,12 @@ def _describe_operators(facts: findings.Facts) -> Iterator[findings.Evidence]:
         )
 
 
-def _list_own_events(facts: findings.Facts) -> list[models.Event]:
+def _list_own_events(facts: findings.JobSnapshot) -> list[models.Event]:
     """Return the Events of the job itself, oldest first."""
     return [event for event in facts.events if event.object == f"{names.SINGULAR}/{facts.job.name}"]
 
 
-def _describe_events(facts: findings.Facts) -> Iterator[findings.Evidence]:
+def _describe_events(facts: findings.JobSnapshot) -> Iterator[findings.Evidence]:
     """Yield the operator's Events on the job, if it cannot write the status."""
     for event in _list_own_events(facts):
         if event.reason not in _REFUSED:
@@ -132,7 +132,7 @@ def _describe_events(facts: findings.Facts) -> Iterator[findings.Evidence]:
             yield findings.Evidence(findings.EvidenceSource.EVENT, text)
 
 
-def _missing_operator(facts: findings.Facts) -> tuple[str, str]:
+def _missing_operator(facts: findings.JobSnapshot) -> tuple[str, str]:
     """Return why no operator acts, and what to do."""
     namespace = facts.job.namespace
     if facts.operators is None:
