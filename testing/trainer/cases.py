@@ -147,7 +147,7 @@ def train(
         replica.forget_names()
         replicas.append(replica.build(module, mesh, rank, name, SEED, examples.sample()))
     state.share(replicas, [0])
-    step = mesh_steps.MeshTrainStep(module, replicas, examples.spec)
+    step = mesh_steps.MeshTrainStep(module, replicas, examples.spec, BATCH)
     number = 0
     for epoch in range(STEPS):
         for batch in examples.epoch(epoch, 0):

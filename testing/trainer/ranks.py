@@ -81,7 +81,7 @@ def run(
     """Train over the examples once; gives the replicas and what the steps gave."""
     replicas = build(module, examples, ranks)
     batches = feed_of(examples, ranks, batch)
-    step = mesh_steps.MeshTrainStep(module, replicas, batches.spec, **options)
+    step = mesh_steps.MeshTrainStep(module, replicas, batches.spec, batch, **options)
     outcomes = []
     for number, part in enumerate(batches.epoch(0, 0)):
         outcomes.append(step(number, part, frozenset()))

@@ -123,7 +123,7 @@ def test_a_batch_goes_the_way_of_the_page() -> None:
     examples = feed.Feed(source)
     spec = job_file.TrainerSpec.model_validate({"steps": 2, "globalBatchSize": 4})
     out = console.Console("test")
-    step = mesh_steps.MeshTrainStep(module, replicas, examples.spec)
+    step = mesh_steps.MeshTrainStep(module, replicas, examples.spec, 4)
     loop = training.Training(
         spec=spec,
         examples=examples,

@@ -208,6 +208,6 @@ def test_a_step_of_gpus_asks_for_nccl(
     module = ranks.module(network, lambda model: model.compile("adam", "mse"))
     examples = (np.ones((8, 4), "float32"), np.ones((8, 1), "float32"), None)
     batches = ranks.feed_of(examples, 2, 8)
-    step = mesh_steps.MeshTrainStep(module, ranks.build(module, examples, 2), batches.spec)
+    step = mesh_steps.MeshTrainStep(module, ranks.build(module, examples, 2), batches.spec, 8)
     traced = step._function((True, True), True)
     assert hints(traced.graph) == {hint}

@@ -81,7 +81,7 @@ def prepared(
         spec=spec,
         examples=examples,
         engine=engine.Synchronous(
-            replicas, MeshTrainStep(user_module, replicas, examples.spec), None, None
+            replicas, MeshTrainStep(user_module, replicas, examples.spec, 3), None, None
         ),
         reporter=Totals(out, None, progress_pusher.Pusher(None, out.say), chief=True),
         termination=termination.Termination(lambda: None, 30),

@@ -63,7 +63,7 @@ SOURCES: dict[str, list[tuple[lookups.Lookup, ...]]] = {
     "broadcast": [(BATCH,), (BATCH,)],
     "tied": [(BATCH, lookups.Lookup(of_batch=False, rows=(0, 1, 2)))],
 }
-"""What names the rows of each table of a model."""
+"""What names the rows of each table of a model, whose texts are of any length."""
 
 
 @pytest.mark.parametrize("name", lookup_models.ALL)
@@ -83,3 +83,39 @@ def test_what_names_the_rows_of_a_table_follows_from_the_graph(name: str) -> Non
 
     step.get_concrete_function(tf.TensorSpec((None, None), tf.int64))
     assert sources == SOURCES[name]
+
+
+COUNTS: dict[str, tuple[int | None, Callable[[Any], Any]]] = {
+    "all": (6, lambda ids: ids),
+    "in one row": (6, lambda ids: tf.reshape(ids, [-1])),
+    "some of each": (4, lambda ids: ids[:, :2]),
+    "a column": (2, lambda ids: ids[:, 1]),
+    "one number of each": (1, lambda ids: ids[:, 1, 0]),
+    "columns of some of each": (1, lambda ids: ids[:, :2][:, 0][:, 1]),
+    "every second example": (None, lambda ids: ids[::2]),
+    "all but the first": (None, lambda ids: ids[1:]),
+    "up to the third": (None, lambda ids: ids[:3]),
+    "backwards": (None, lambda ids: ids[::-1]),
+    "with an axis before": (None, lambda ids: ids[tf.newaxis]),
+    "the last": (None, lambda ids: ids[-1]),
+    "what differs": (None, lambda ids: tf.unique(tf.reshape(ids, [-1]))[0]),
+    "what is not 0": (None, lambda ids: tf.boolean_mask(ids, ids > 0)),
+}
+"""Of how many rows for each example the graph tells, of ids [None, 3, 2]."""
+
+
+@pytest.mark.parametrize("name", COUNTS)
+def test_how_many_rows_an_example_names_follows_from_the_graph(name: str) -> None:
+    expected, take = COUNTS[name]
+    table = tf.Variable(tf.zeros((5, 2)))
+    sources: list[lookups.Lookup] = []
+
+    @tf.function(autograph=False)
+    def step(ids: tf.Tensor) -> None:
+        with tf.GradientTape() as tape:
+            total = tf.reduce_sum(tf.gather(table, take(ids)))
+        sources.extend(lookups.find_lookups(tape.gradient(total, table)))
+
+    step.get_concrete_function(tf.TensorSpec((None, 3, 2), tf.int32))
+    (lookup,) = sources
+    assert (lookup.of_batch, lookup.rows_per_example) == (True, expected)

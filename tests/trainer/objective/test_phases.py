@@ -210,7 +210,7 @@ def test_a_step_cannot_leave_out_a_part_of_itself() -> None:
     replicas = ranks.build_apart(module, weighted(), 1)
     spec = ranks.feed_of(weighted(), 1, BATCH).spec
     with pytest.raises(errors.UserCodeError, match="onNonFiniteLoss is Continue"):
-        mesh_steps.MeshTrainStep(module, replicas, spec, leaves_out=True)
+        mesh_steps.MeshTrainStep(module, replicas, spec, BATCH, leaves_out=True)
 
 
 def test_strategies_that_train_by_the_compiled_loss_refuse() -> None:

@@ -28,7 +28,7 @@ def test_a_step_and_an_evaluation_read_only_the_rows_of_the_batch(optimizer: str
     (replica,) = ranks.build(module, examples, 1)
     spec = ranks.feed_of(examples, 1, 4).spec
     table = replica.model.trainable_variables[0]
-    training = mesh_steps.MeshTrainStep(module, [replica], spec).trace((True,))
+    training = mesh_steps.MeshTrainStep(module, [replica], spec, 4).trace((True,))
     assert _takers(training.graph, table) == {"ResourceGather", "ResourceScatterSub"}
 
     @tf.function(autograph=False)

@@ -103,7 +103,7 @@ def test_a_step_has_as_few_collectives_as_the_loss_allows(name: str) -> None:
     alone = ranks.build(module, examples, 1)[0].model
     replicas = ranks.build(module, examples, COUNT)
     feed = ranks.feed_of(examples, COUNT, BATCH)
-    step = mesh_steps.MeshTrainStep(module, replicas, feed.spec)
+    step = mesh_steps.MeshTrainStep(module, replicas, feed.spec, BATCH)
     for number, (batch, whole) in enumerate(zip(feed.epoch(0, 0), batches(examples), strict=True)):
         result = step(number, batch, frozenset())
         expected = alone.train_on_batch(*whole, return_dict=True)
@@ -156,7 +156,7 @@ def test_buckets_leave_while_the_backward_pass_runs(monkeypatch: pytest.MonkeyPa
     alone = ranks.build(module, ROW_PAIR, 1)[0].model
     replicas = ranks.build(module, ROW_PAIR, COUNT)
     feed = ranks.feed_of(ROW_PAIR, COUNT, BATCH)
-    step = mesh_steps.MeshTrainStep(module, replicas, feed.spec)
+    step = mesh_steps.MeshTrainStep(module, replicas, feed.spec, BATCH)
     for number, (batch, whole) in enumerate(zip(feed.epoch(0, 0), batches(ROW_PAIR), strict=True)):
         step(number, batch, frozenset())
         alone.train_on_batch(*whole)

@@ -230,20 +230,41 @@ class Communicator:
         Many bytes go in buckets, the last tensors first. A backward pass begins with the gradients
         of the last variables, so they are under way while it computes the others.
         """
-        results: list[tf.Tensor] = list(tensors)
-        if self.size == 1 or not results:
-            return results
-        groups = _by_type(tensors)
-        is_gathered = self._is_gathered(tensors)
+        sums, _ = self.sum_and_gather(tensors, ())
+        return sums
+
+    def sum_and_gather(
+        self, summands: Sequence[tf.Tensor], blocks: Sequence[tf.Tensor]
+    ) -> tuple[list[tf.Tensor], list[tf.Tensor]]:
+        """All-reduce (sum) some tensors as `sum_all` does, and all-gather others.
+
+        All have static shapes. Where they have few bytes, one operation takes all of them.
+
+        Returns:
+            The sums, and a stack [members, …] of each block in the group's order.
+        """
+        if self.size == 1:
+            return list(summands), [block[tf.newaxis] for block in blocks]
+        is_gathered = self._is_gathered([*summands, *blocks])
+        if blocks and not is_gathered:
+            return self.sum_all(summands), self._gather_blocks(blocks)
+        groups = _by_type(summands)
         if not is_gathered:
-            groups = [bucket for group in groups[::-1] for bucket in _buckets(tensors, group)]
-        packs = [_pack([tensors[index] for index in chosen]) for chosen in groups]
-        sums = self._gather_packs(packs) if is_gathered else [self.sum(pack) for pack in packs]
-        for total, chosen in zip(sums, groups, strict=True):
-            sizes = [tensors[index].shape.num_elements() for index in chosen]
+            groups = [bucket for group in groups[::-1] for bucket in _buckets(summands, group)]
+        packs = [_pack([summands[index] for index in chosen]) for chosen in groups]
+        stacks: list[tf.Tensor] = []
+        if is_gathered:
+            stacks = self._gather_bits([*packs, *blocks])
+            # All members add in the order of their positions, so they get the same numbers.
+            totals = [tf.add_n(tf.unstack(stack)) for stack in stacks[: len(packs)]]
+        else:
+            totals = [self.sum(pack) for pack in packs]
+        sums = list(summands)
+        for total, chosen in zip(totals, groups, strict=True):
+            sizes = [summands[index].shape.num_elements() for index in chosen]
             for index, part in zip(chosen, tf.split(total, sizes), strict=True):
-                results[index] = tf.reshape(part, tensors[index].shape)
-        return results
+                sums[index] = tf.reshape(part, summands[index].shape)
+        return sums, stacks[len(packs) :]
 
     def reduce_scatter_all(self, tensors: Sequence[tf.Tensor]) -> list[tf.Tensor]:
         """Reduce-scatter (sum) many tensors [members, n]; this member gets its row of each sum.
@@ -272,24 +293,25 @@ class Communicator:
     def _is_gathered(self, tensors: Sequence[tf.Tensor]) -> bool:
         """Whether one gather and local sums add tensors up faster than rings of sums."""
         fits = sum(map(_count_bytes, tensors)) * self.size <= GATHERED_BYTES
-        are_words = not any(tensor.dtype.size % _WORD.size for tensor in tensors)
-        return self._hint is Hint.RING and fits and are_words
+        return self._hint is Hint.RING and fits and all(map(_has_words, tensors))
 
-    def _gather_packs(self, packs: Sequence[tf.Tensor]) -> list[tf.Tensor]:
-        """Add up vectors by one gather of their bits.
+    def _gather_blocks(self, blocks: Sequence[tf.Tensor]) -> list[tf.Tensor]:
+        """All-gather tensors of different types."""
+        if self._hint is Hint.RING and all(map(_has_words, blocks)):
+            return self._gather_bits(blocks)
+        return [self.gather(block) for block in blocks]
 
-        It sends a message where a ring of sums sends two, and takes all types at once. All members
-        add in the order of their positions, so they get the same numbers.
+    def _gather_bits(self, tensors: Sequence[tf.Tensor]) -> list[tf.Tensor]:
+        """All-gather tensors of different types by one gather of their bits.
+
+        It sends a message where a ring of sums sends two, and takes all types at once.
         """
-        words = [tf.reshape(tf.bitcast(pack, _WORD), [-1]) for pack in packs]
-        rows = self.gather(tf.concat(words, 0))
-        columns = tf.split(rows, [vector.shape[0] for vector in words], axis=1)
-        sums = []
-        for pack, bits in zip(packs, columns, strict=True):
-            ratio = pack.dtype.size // _WORD.size
-            shaped = bits if ratio == 1 else tf.reshape(bits, [self.size, pack.shape[0], ratio])
-            sums.append(tf.add_n(tf.unstack(tf.bitcast(shaped, pack.dtype))))
-        return sums
+        if not tensors:
+            return []
+        vectors = [_words(tensor) for tensor in tensors]
+        rows = self.gather(tf.concat(vectors, 0))
+        columns = tf.split(rows, [vector.shape[0] for vector in vectors], axis=1)
+        return [_unpack(bits, tensor) for bits, tensor in zip(columns, tensors, strict=True)]
 
     def _pair(self, source: int, other: int, dtype: tf.DType) -> dict[str, object]:
         """The arguments of an operation of two members; every member counts a position for it."""
@@ -321,6 +343,28 @@ class Communicator:
     def _hint_for(self, dtype: tf.DType) -> Hint:
         is_other = self._hint is Hint.NCCL and dtype not in _NCCL_TYPES
         return Hint.AUTO if is_other else self._hint
+
+
+def _has_words(tensor: tf.Tensor) -> bool:
+    """Whether `_words` takes a tensor of this type."""
+    return int(tensor.dtype.size) > 1
+
+
+def _words(tensor: tf.Tensor) -> tf.Tensor:
+    """The bits of a tensor as a vector of words; numbers of two bytes are filled up to a word."""
+    flat = tf.reshape(tensor, [-1])
+    if tensor.dtype.size < _WORD.size:
+        flat = tf.reshape(tf.pad(flat, [[0, flat.shape[0] % 2]]), [-1, 2])
+    return tf.reshape(tf.bitcast(flat, _WORD), [-1])
+
+
+def _unpack(bits: tf.Tensor, tensor: tf.Tensor) -> tf.Tensor:
+    """Undo `_words` for the bits [members, n] of tensors like this one."""
+    members, count = bits.shape[0], tensor.shape.num_elements()
+    if tensor.dtype.size > _WORD.size:
+        bits = tf.reshape(bits, [members, count, tensor.dtype.size // _WORD.size])
+    numbers = tf.reshape(tf.bitcast(bits, tensor.dtype), [members, -1])
+    return tf.reshape(numbers[:, :count], [members, *tensor.shape])
 
 
 def _by_type(tensors: Sequence[tf.Tensor]) -> list[list[int]]:

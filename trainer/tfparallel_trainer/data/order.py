@@ -21,6 +21,11 @@ def split(examples: int, parts: int) -> list[range]:
     return [range(bounds[part], bounds[part + 1]) for part in range(parts)]
 
 
+def part_sizes(examples: tf.Tensor, parts: int) -> tf.Tensor:
+    """The lengths of the ranges of `split`, int64 [parts], for an int64 tensor of a number."""
+    return examples // parts + tf.cast(tf.range(parts, dtype=tf.int64) < examples % parts, tf.int64)
+
+
 def batches(examples: int, batch_size: int, start: int = 0) -> Iterator[range]:
     """The positions of each batch of an epoch from position `start`; the last may be smaller."""
     for first in range(start, examples, batch_size):

@@ -85,8 +85,12 @@ def all_reduce(
     kinds: Sequence[Kind],
     variables: Sequence[Any],
     also: Sequence[tf.Tensor],
+    shares: lookups.Shares | None = None,
 ) -> list[Any]:
-    """Add up gradients over the ranks of `data`, and further tensors of static shapes."""
+    """Add up gradients over the ranks of `data`, and further tensors of static shapes.
+
+    With `shares`, rows that the examples name travel with the sums, where each names as many.
+    """
     if data.size == 1:
         return [*gradients, *also]
     slices = {
@@ -99,18 +103,27 @@ def all_reduce(
         for index, gradient in enumerate(gradients)
         if kinds[index].form is Form.DENSE
     }
-    repeated = [part.values for parts in slices.values() for part in parts if part.lookup.rows]
-    sums = data.sum_all([*dense.values(), *repeated, *also])
-    lookup_sums = iter(sums[len(dense) :])
+    repeated, blocks = [], []
+    for part in (part for parts in slices.values() for part in parts):
+        if part.lookup.rows:
+            repeated.append(part.values)
+        elif shares and part.lookup.rows_per_example is not None:
+            blocks += lookups.pad(part, shares, data.index)
+    sums, stacks = data.sum_and_gather([*dense.values(), *repeated, *also], blocks)
+    lookup_sums, row_stacks = iter(sums[len(dense) :]), iter(stacks)
     totals: list[Any] = [None] * len(gradients)
     for index, total in zip(dense, sums, strict=False):
         totals[index] = total
+
+    def join(part: lookups.Slices) -> lookups.Slices:
+        if part.lookup.rows:
+            return part.with_values(next(lookup_sums))
+        if shares and part.lookup.rows_per_example is not None:
+            return lookups.unpad(part, shares, next(row_stacks), next(row_stacks))
+        return lookups.gather(data, part)
+
     for index, parts in slices.items():
-        joined = [
-            part.with_values(next(lookup_sums)) if part.lookup.rows else lookups.gather(data, part)
-            for part in parts
-        ]
-        totals[index] = lookups.join(joined, gradients[index].dense_shape)
+        totals[index] = lookups.join([join(part) for part in parts], gradients[index].dense_shape)
     return [*totals, *lookup_sums]
 
 

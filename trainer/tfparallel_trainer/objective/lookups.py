@@ -29,6 +29,18 @@ class Lookup:
     """Whether the examples name the rows."""
     rows: Rows | None = None
     """The rows, if they are known while tracing."""
+    rows_per_example: int | None = None
+    """How many rows each example names, if the graph shows that all name as many."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Shares:
+    """How many examples each rank has in a step, which every rank knows before it."""
+
+    examples: tf.Tensor
+    """int64 [ranks]"""
+    most: int
+    """No rank has more."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -104,6 +116,30 @@ def gather(data: collectives.Communicator, slices: Slices) -> Slices:
     )
 
 
+def pad(slices: Slices, shares: Shares, rank: int) -> list[tf.Tensor]:
+    """Fill the rows and values of a rank up to as many as a rank may have.
+
+    Raises:
+        InvalidArgumentError: the step runs, and has another number of rows than was told.
+    """
+    per_example = slices.lookup.rows_per_example or 0
+    rows = tf.reshape(slices.indices, [shares.examples[rank] * per_example])
+    most = shares.most * per_example
+    padding = most - tf.size(rows)
+    values = tf.pad(slices.values, [[0, padding], *[[0, 0]] * (slices.values.shape.rank - 1)])
+    return [
+        tf.ensure_shape(tf.pad(rows, [[0, padding]]), [most]),
+        tf.ensure_shape(values, [most, *values.shape[1:]]),
+    ]
+
+
+def unpad(slices: Slices, shares: Shares, rows: tf.Tensor, values: tf.Tensor) -> Slices:
+    """Join what `pad` has returned on all ranks, [ranks, …]."""
+    per_example = slices.lookup.rows_per_example or 0
+    mask = tf.sequence_mask(shares.examples * per_example, shares.most * per_example)
+    return Slices(slices.lookup, tf.boolean_mask(rows, mask), tf.boolean_mask(values, mask))
+
+
 def join(parts: Sequence[Slices], dense_shape: tf.Tensor) -> tf.IndexedSlices:
     """Return one gradient from the slices of several look-ups."""
     whole = _concatenated(parts)
@@ -114,7 +150,10 @@ def _concatenated(parts: Sequence[Slices]) -> Slices:
     if len(parts) == 1:
         return parts[0]
     indices = tf.concat([part.indices for part in parts], 0)
-    return Slices(parts[0].lookup, indices, tf.concat([part.values for part in parts], 0))
+    counts = [part.lookup.rows_per_example for part in parts]
+    per_example = None if None in counts else sum(count or 0 for count in counts)
+    lookup = dataclasses.replace(parts[0].lookup, rows_per_example=per_example)
+    return Slices(lookup, indices, tf.concat([part.values for part in parts], 0))
 
 
 def _parts(indices: tf.Tensor) -> list[tf.Tensor]:
@@ -134,7 +173,11 @@ def _lookup(indices: tf.Tensor, known_rows: Collection[Rows] | None) -> Lookup:
         rows = tuple(int(row) for row in static.reshape(-1))
         if known_rows is None or rows in known_rows:
             return Lookup(of_batch=False, rows=rows)
-    return Lookup(of_batch=known_rows is not None or _of_batch(indices))
+    if known_rows is not None:
+        return Lookup(of_batch=True)
+    of_batch = _of_batch(indices)
+    per_example = _rows_per_example(_source(indices)) if of_batch else None
+    return Lookup(of_batch=of_batch, rows_per_example=per_example)
 
 
 def _source(tensor: tf.Tensor) -> tf.Tensor:
@@ -152,6 +195,29 @@ def _source(tensor: tf.Tensor) -> tf.Tensor:
         else:
             tensor = outer
     return tensor
+
+
+def _rows_per_example(source: tf.Tensor) -> int | None:
+    """How many numbers of each example a tensor has; None unless it is a part of the examples."""
+    is_known = source.shape.rank and source.shape[0] is None and source.shape[1:].is_fully_defined()
+    if not is_known:
+        return None
+    whole = source
+    while _has_all_examples(whole.op):
+        whole = whole.op.inputs[0]
+    is_example = whole.op.type in {"Placeholder", "PlaceholderWithDefault"}
+    return source.shape[1:].num_elements() if is_example else None
+
+
+def _has_all_examples(operation: tf.Operation) -> bool:
+    """Whether an operation takes something of each example, as x[:, 0] does."""
+    if operation.type != "StridedSlice" or operation.inputs[0].shape[0] is not None:
+        return False
+    strides = tf.get_static_value(operation.inputs[3])
+    takes_all = operation.get_attr("begin_mask") & operation.get_attr("end_mask") & 1
+    others = ("ellipsis_mask", "new_axis_mask", "shrink_axis_mask")
+    is_other = any(operation.get_attr(name) & 1 for name in others)
+    return bool(takes_all and not is_other and strides is not None and strides[0] == 1)
 
 
 def _captured(tensor: tf.Tensor) -> tf.Tensor:

@@ -18,8 +18,8 @@ import tensorflow as tf
 
 from tfparallel_trainer import random_state
 from tfparallel_trainer.comms import collectives
-from tfparallel_trainer.data import nest
-from tfparallel_trainer.objective import gradient_sums, metric_sums, phases, updates
+from tfparallel_trainer.data import nest, order
+from tfparallel_trainer.objective import gradient_sums, lookups, metric_sums, phases, updates
 from tfparallel_trainer.objective.gradient_sums import Kind
 from tfparallel_trainer.objective.loss import Fraction
 from tfparallel_trainer.objective.metric_sums import Isolated
@@ -85,6 +85,8 @@ class RankInput:
     """Requests of this rank, float64 in the order of `StepRequest`, and further numbers."""
     examples: tf.Tensor | None = None
     """Number of examples of all ranks in this step, float64; None: not known."""
+    most_examples: int | None = None
+    """No rank has more in this step, which is divided as `order.split` does; None: not known."""
     traits: Sequence[PhaseTraits] | None = None
     """Traits of each phase. A rank without examples cannot find them itself."""
     maybe_empty: bool = False
@@ -100,7 +102,8 @@ def compute_phases(
 ) -> Iterator[tuple[phases.Computation, ReducedPhase]]:
     """Compute a step with other ranks, a phase at a time: apply each before asking for the next."""
     program = collectives.Program.VERIFY if rank_input.is_trial else collectives.Program.TRAIN
-    replica.data.begin(program)
+    # Ranks send messages of another size where they do not know how many rows each of them has.
+    replica.data.begin(program, variant=int(rank_input.most_examples is None))
     for index, phase in enumerate(replica.computations):
         yield phase, _compute_phase(replica, index, rank_input)
 
@@ -157,7 +160,9 @@ def _compute_phase(replica: Replica, index: int, rank_input: RankInput) -> Reduc
     weights = updated_weights.contributions(count)
     requests = rank_input.requests[:0] if index else rank_input.requests
     also = [numerators, requests, *weights, *states]
-    reduced = gradient_sums.all_reduce(replica.data, local_gradients, kinds, variables, also)
+    reduced = gradient_sums.all_reduce(
+        replica.data, local_gradients, kinds, variables, also, _shares(replica, rank_input)
+    )
     reduced_gradients, (numerator_sums, request_sums, *others) = _split(reduced, len(variables))
     weight_sums, metric_states = _split(others, len(weights))
     updated_weights.assign(weight_sums)
@@ -176,6 +181,14 @@ def _compute_phase(replica: Replica, index: int, rank_input: RankInput) -> Reduc
 
 def _count_examples(part: Any) -> tf.Tensor:
     return tf.constant(0) if part is None else tf.shape(nest.leaves(part)[0])[0]
+
+
+def _shares(replica: Replica, rank_input: RankInput) -> lookups.Shares | None:
+    """How many examples each rank has, where that follows from their number."""
+    examples, most = rank_input.examples, rank_input.most_examples
+    if examples is None or most is None:
+        return None
+    return lookups.Shares(order.part_sizes(tf.cast(examples, tf.int64), replica.data.size), most)
 
 
 def _split(tensors: list[Any], count: int) -> tuple[list[Any], list[Any]]:

@@ -80,7 +80,7 @@ def test_metrics_and_evaluation_are_those_of_one_rank() -> None:
     results = []
     for count in (1, 4):
         replicas = ranks.build(module, data(), count)
-        step = mesh_steps.MeshTrainStep(module, replicas, source(count, 5).spec)
+        step = mesh_steps.MeshTrainStep(module, replicas, source(count, 5).spec, 5)
         losses = [
             step(number, batch, frozenset()).loss
             for number, batch in enumerate(source(count, 5).epoch(0, 0))
@@ -118,7 +118,7 @@ def test_an_evaluation_without_examples_is_refused() -> None:
 def test_flags_of_any_rank_reach_all() -> None:
     module = ranks.module(logistic, with_metrics)
     replicas = ranks.build(module, data(), 2)
-    step = mesh_steps.MeshTrainStep(module, replicas, source(2, 5).spec)
+    step = mesh_steps.MeshTrainStep(module, replicas, source(2, 5).spec, 5)
     batch = next(source(2, 5).epoch(0, 0))
     assert step(0, batch, frozenset()).requests == frozenset()
     assert step(1, batch, frozenset({engine.StepRequest.STOP})).requests == {
@@ -142,7 +142,7 @@ def test_replicas_stay_equal_and_draw_different_masks() -> None:
     for _ in range(2):
         drawn.clear()
         replicas = ranks.build(module, data(), 2)
-        step = mesh_steps.MeshTrainStep(module, replicas, source(2, 6).spec)
+        step = mesh_steps.MeshTrainStep(module, replicas, source(2, 6).spec, 6)
         for number, batch in enumerate(source(2, 6).epoch(0, 0)):
             step(number, batch, frozenset())
         seeds = [variable.value.numpy().tolist() for variable in drawn]
@@ -161,7 +161,7 @@ def refused(build: Any, compile_model: Any) -> str:
     with pytest.raises(errors.UserCodeError) as caught:
         module = ranks.module(build, compile_model)
         replicas = ranks.build_apart(module, data(), 2)
-        mesh_steps.MeshTrainStep(module, replicas, source(2, 6).spec)(
+        mesh_steps.MeshTrainStep(module, replicas, source(2, 6).spec, 6)(
             0, next(source(2, 6).epoch(0, 0)), frozenset()
         )
     return str(caught.value)

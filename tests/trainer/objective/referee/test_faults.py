@@ -59,7 +59,9 @@ def checks_of(
     module = ranks.module(build, compile_model)
     replicas = ranks.build(module, examples, count)
     source = ranks.feed_of(examples, count, batch)
-    step = mesh_steps.MeshTrainStep(module, replicas, source.spec, verify=job_file.Verify.AUTO)
+    step = mesh_steps.MeshTrainStep(
+        module, replicas, source.spec, batch, verify=job_file.Verify.AUTO
+    )
     numbered = itertools.count()
     for epoch in range(8):
         for examples_of_step in source.epoch(epoch, 0):

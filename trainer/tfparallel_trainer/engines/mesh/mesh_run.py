@@ -53,6 +53,7 @@ class MeshRun(engine.RunTemplate):
             module,
             engine_setup.replicas,
             engine_setup.training.spec,
+            self.context.settings.job.trainer.global_batch_size,
             leaves_out=leaves_out,
             verify=self.context.settings.job.trainer.verify,
             targets=engine_setup.training.targets(independence.POOL),

@@ -20,7 +20,7 @@ from tfparallel_trainer.objective import (
     synchrony,
     train_step,
 )
-from tfparallel_trainer.objective.referee import replica_referee, trials
+from tfparallel_trainer.objective.referee import replica_referee, sampling, trials
 from tfparallel_trainer.objective.replica import Replica
 
 
@@ -29,7 +29,8 @@ class MeshTrainStep(engine.Step):
 
     A step that gives the metrics adds them up together with the gradients. With `leaves_out`, a
     step that is not finite changes nothing but the seeds. `spec`: tf.TensorSpec [None, …] of a
-    part.
+    part. A data set may have batches of more than `batch_size` examples: they have a trace of their
+    own.
     """
 
     def __init__(
@@ -37,6 +38,7 @@ class MeshTrainStep(engine.Step):
         module: user.Module,
         replicas: Sequence[Replica],
         spec: Any,
+        batch_size: int,
         *,
         leaves_out: bool = False,
         verify: job_file.Verify = job_file.Verify.OFF,
@@ -45,12 +47,13 @@ class MeshTrainStep(engine.Step):
         super().__init__(module, replicas[0], replicas[0].data.size, targets)
         self._replicas = replicas
         self._spec = spec
+        self._batch_size = batch_size
         self._leaves_out = leaves_out
         # In the sums within the forward pass, or in what it assigns.
         self._all_take_part = any(
             synchrony.layers(replica.model) or replica.updates for replica in replicas
         )
-        self._traced: dict[tuple[tuple[bool, ...], bool], Any] = {}
+        self._traced: dict[tuple[tuple[bool, ...], bool, bool], Any] = {}
         self._traits: list[train_step.PhaseTraits] | None = None
         if leaves_out and checks.defines_phases(replicas[0].model):
             raise errors.UserCodeError(
@@ -78,6 +81,7 @@ class MeshTrainStep(engine.Step):
                     step=step,
                     requests=tf.zeros((0,), tf.float64),
                     examples=examples,
+                    most_examples=sampling.MOST,
                     traits=self._traits,
                     maybe_empty=self._all_take_part,
                     gives_metrics=True,
@@ -108,23 +112,28 @@ class MeshTrainStep(engine.Step):
         # If the step is left out, the metrics stay as they were, so the step itself cannot return
         # them.
         gives_metrics = gives_metrics and not self._leaves_out
-        output: train_step.StepOutput = self._function(pattern, gives_metrics)(
+        fits = batch.examples <= self._batch_size
+        output: train_step.StepOutput = self._function(pattern, gives_metrics, fits=fits)(
             tf.constant(step, tf.int64),
             tf.constant([*requests, batch.examples], tf.float64),
             nest.convert(tf.convert_to_tensor, parts),
         )
         return output.fetch()
 
-    def _function(self, pattern: tuple[bool, ...], gives_metrics: bool) -> Any:
+    def _function(
+        self, pattern: tuple[bool, ...], gives_metrics: bool, *, fits: bool = True
+    ) -> Any:
         if not all(pattern) and self._traits is None:
             # Only a rank that has examples can find the kinds of its model's gradients.
-            self._function((True,) * len(pattern), gives_metrics)
-        key = pattern, gives_metrics
+            self._function((True,) * len(pattern), gives_metrics, fits=fits)
+        key = pattern, gives_metrics, fits
         if key not in self._traced:
             self._traced[key] = self._trace(*key)
         return self._traced[key]
 
-    def _trace(self, pattern: tuple[bool, ...], gives_metrics: bool) -> Any:
+    def _trace(self, pattern: tuple[bool, ...], gives_metrics: bool, fits: bool) -> Any:
+        most = -(-self._batch_size // self._replicas[0].data.size)
+
         def run(step: tf.Tensor, numbers: tf.Tensor, parts: Any) -> train_step.StepOutput:
             remaining, first = iter(parts), self._replicas[0]
             requests, examples = numbers[:-1], numbers[-1]
@@ -135,6 +144,7 @@ class MeshTrainStep(engine.Step):
                     step=step,
                     requests=requests if local_replica is first else tf.zeros_like(requests),
                     examples=examples,
+                    most_examples=most if fits else None,
                     traits=self._traits,
                     maybe_empty=self._all_take_part,
                     gives_metrics=gives_metrics,

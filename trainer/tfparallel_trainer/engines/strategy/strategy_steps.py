@@ -313,9 +313,9 @@ class StrategyCommunicator(collectives.Communicator):
         with self._context:  # the forward pass may run in a context of its own
             return self._context.all_reduce(tf.distribute.ReduceOp.SUM, tensor)
 
-    def _sum_packs(self, packs: Sequence[tf.Tensor]) -> list[tf.Tensor]:
-        """Add up vectors of different types; a strategy gathers no bits."""
-        return [self.sum(pack) for pack in packs]
+    def _is_gathered(self, tensors: Sequence[tf.Tensor]) -> bool:
+        """No: a strategy gathers no bits."""
+        return False
 
     def only_first(self, tensor: tf.Tensor) -> tf.Tensor:
         """The tensor on the first replica, zeros on the others."""
