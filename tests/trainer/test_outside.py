@@ -135,6 +135,10 @@ def test_strategies_that_do_not_fit_are_refused(tmp_path: pathlib.Path) -> None:
         preflight.check(
             process_settings.read(environment_of(tmp_path, {**JOB, "strategy": "ParameterServer"}))
         )
+    compiled = {"epochs": 1, "jitCompile": "On"}
+    job = {**JOB, "strategy": "ModelSplit", "mesh": {"data": 2}, "trainer": compiled}
+    with pytest.raises(errors.BadConfigurationError, match="'ModelSplit' does not use XLA: remove"):
+        preflight.check(process_settings.read(environment_of(tmp_path, job)))
     cluster = {"cluster": {"worker": ["a:1", "b:1"]}, "task": {"type": "worker", "index": 0}}
     with pytest.raises(errors.BadConfigurationError, match="for one process, and TF_CONFIG has 2"):
         preflight.check(

@@ -92,6 +92,17 @@ class Verify(enum.StrEnum):
     """None."""
 
 
+class JitCompile(enum.StrEnum):
+    """Whether XLA compiles a step."""
+
+    AUTO = "Auto"
+    """As Keras does: on one device, if the module compiles the model so."""
+    ON = "On"
+    """On each device."""
+    OFF = "Off"
+    """Nowhere."""
+
+
 class TrainerSpec(base.Model):
     """What the shipped trainer runs."""
 
@@ -142,6 +153,12 @@ class TrainerSpec(base.Model):
     2, 4, 8 and so on, and the first one after a restart or a change by a callback. Always: every
     step, which is slow. Off: none. If loss, gradients, weights or other state differ by more than
     rounding explains, the job fails before the next checkpoint, with exit code 67."""
+
+    jit_compile: JitCompile = JitCompile.AUTO
+    """Whether XLA compiles what each device computes between collectives. Auto: as Keras does, on
+    one device, if compile_model says jit_compile=True or the device is a GPU, and XLA can. On: on
+    each device, and a model that XLA cannot compile is refused. Off: nowhere. Strategies Mirrored
+    and MultiWorkerMirrored use it."""
 
     start_timeout_seconds: Annotated[int, pydantic.Field(ge=1)] = 600
     """How long a replica waits for its peers before it ends and names who is missing."""

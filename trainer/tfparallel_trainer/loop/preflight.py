@@ -20,6 +20,7 @@ def check(settings: Settings) -> None:
     _check_evaluator(settings)
     if settings.evaluates:
         return
+    _check_compilation(settings)
     if settings.uses_servers:
         _check_servers(settings)
         return
@@ -72,6 +73,18 @@ def _check_module(settings: Settings) -> None:
         f"steps, and {settings.results} holds the results. Give trainer.checkpoint another claim "
         "or uri (or --output) to train what it says now, or remove these results."
     )
+
+
+def _check_compilation(settings: Settings) -> None:
+    """Refuse jitCompile where no step would be compiled; a TPU compiles each."""
+    strategy = settings.job.strategy
+    mirrored = (job_file.Strategy.MIRRORED, job_file.Strategy.MULTI_WORKER_MIRRORED)
+    is_on = settings.job.trainer.jit_compile is job_file.JitCompile.ON
+    if is_on and not settings.uses_tpu and strategy not in mirrored:
+        raise errors.BadConfigurationError(
+            f"trainer.jitCompile is 'On', and strategy '{strategy}' does not use XLA: remove it, "
+            "or set strategy to Mirrored or MultiWorkerMirrored."
+        )
 
 
 def _check_under_strategy(settings: Settings) -> None:

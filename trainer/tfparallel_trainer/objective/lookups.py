@@ -140,6 +140,28 @@ def unpad(slices: Slices, shares: Shares, rows: tf.Tensor, values: tf.Tensor) ->
     return Slices(slices.lookup, tf.boolean_mask(rows, mask), tf.boolean_mask(values, mask))
 
 
+def separate(gradient: Any) -> Any:
+    """The slices of each look-up of a sparse gradient, as a list; a dense gradient as it is."""
+    if not isinstance(gradient, tf.IndexedSlices):
+        return gradient
+    counts = [tf.size(part) for part in _parts(gradient.indices)]
+    return [
+        tf.IndexedSlices(values, indices, gradient.dense_shape)
+        for values, indices in zip(
+            tf.split(gradient.values, counts), tf.split(gradient.indices, counts), strict=True
+        )
+    ]
+
+
+def rejoin(parts: Any) -> Any:
+    """The gradient that `separate` has divided."""
+    if not isinstance(parts, list) or len(parts) == 1:
+        return parts[0] if isinstance(parts, list) else parts
+    values = tf.concat([part.values for part in parts], 0)
+    indices = tf.concat([part.indices for part in parts], 0)
+    return tf.IndexedSlices(values, indices, parts[0].dense_shape)
+
+
 def join(parts: Sequence[Slices], dense_shape: tf.Tensor) -> tf.IndexedSlices:
     """Return one gradient from the slices of several look-ups."""
     whole = _concatenated(parts)

@@ -36,6 +36,8 @@ class Replica:
     """The phases of a step, in their order."""
     updates: Any = None
     """Weights that the forward pass assigns (`updates.Updates`). None: it assigns none."""
+    is_compiled: bool = False
+    """Whether XLA compiles what the rank computes by itself (see `compilation`)."""
     closures: list[Any] = dataclasses.field(default_factory=list)
     """Variables outside model and optimizer that a step reads, as `tracing` finds them."""
 

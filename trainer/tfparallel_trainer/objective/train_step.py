@@ -11,7 +11,7 @@ masks do, it is summed first.
 
 import contextlib
 import dataclasses
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import tensorflow as tf
@@ -125,8 +125,81 @@ def _compute_phase(replica: Replica, index: int, rank_input: RankInput) -> Reduc
     """Compute a phase: forward, backward, sum of gradients."""
     phase, part = replica.computations[index], rank_input.part
     variables, count = phase.variables, _count_examples(part)
-    # Forward: the terms of the loss as fractions, and the regularisation.
     updated_weights = updates.UpdateReduction(replica.model, replica.updates or updates.Updates())
+    noted: list[PhaseTraits] = []
+
+    def compute() -> _RankPhase:
+        rank_phase, traits = _compute_rank(replica, index, rank_input)
+        noted.append(traits)
+        return rank_phase
+
+    # One rank compiles its step as a whole. Checks compare with what XLA does not compile, and it
+    # draws other numbers than TensorFlow.
+    is_compiled = replica.is_compiled and replica.data.size > 1 and not rank_input.is_trial
+    rank_phase = _compiled(compute) if is_compiled and part is not None else compute()
+    traits = noted[-1]
+    # Sum of gradients, with numerators, what ranks request, weights that layers assign, and states
+    # of metrics.
+    gives_metrics = rank_input.gives_metrics and phase is replica.computations[-1]
+    states = metric_sums.contributions(replica) if gives_metrics else []
+    weights = updated_weights.contributions(count)
+    requests = rank_input.requests[:0] if index else rank_input.requests
+    also = [rank_phase.numerators, requests, *weights, *states]
+    reduced = gradient_sums.all_reduce(
+        replica.data,
+        rank_phase.gradients,
+        traits.kinds,
+        variables,
+        also,
+        _shares(replica, rank_input),
+    )
+    reduced_gradients, (numerator_sums, request_sums, *others) = _split(reduced, len(variables))
+    weight_sums, metric_states = _split(others, len(weights))
+    updated_weights.assign(weight_sums)
+    terms = numerator_sums * rank_phase.scales
+    total = tf.reduce_sum(terms) + tf.cast(rank_phase.penalty, tf.float64)
+    return ReducedPhase(
+        gradients=reduced_gradients,
+        traits=traits,
+        loss=total,
+        terms=terms,
+        requests=request_sums,
+        finite=gradient_sums.are_finite(phase.optimizer, total, reduced_gradients),
+        metric_states=metric_states,
+    )
+
+
+class _RankPhase(NamedTuple):
+    """What a rank computes of a phase before the sum over ranks, as a pytree of tensors."""
+
+    gradients: list[Any]
+    """Of the variables that the phase trains; None where the loss does not depend on one."""
+    numerators: tf.Tensor
+    """Of the terms, float64 [terms]."""
+    scales: tf.Tensor
+    """What the sums of the numerators are multiplied by."""
+    penalty: tf.Tensor
+
+
+def _compiled(compute: Callable[[], _RankPhase]) -> _RankPhase:
+    """Compute as a program of XLA, to which only tensors come and from which only they return."""
+
+    def run() -> _RankPhase:
+        computed = compute()
+        return computed._replace(gradients=list(map(lookups.separate, computed.gradients)))
+
+    program = tf.function(run, autograph=False, jit_compile=True).get_concrete_function()
+    returned: _RankPhase = program()
+    return returned._replace(gradients=list(map(lookups.rejoin, returned.gradients)))
+
+
+def _compute_rank(
+    replica: Replica, index: int, rank_input: RankInput
+) -> tuple[_RankPhase, PhaseTraits]:
+    """Compute a rank's part of a phase; denominators that data decide about are summed first."""
+    phase, part = replica.computations[index], rank_input.part
+    variables, count = phase.variables, _count_examples(part)
+    # Forward: the terms of the loss as fractions, and the regularisation.
     with tf.GradientTape() as tape, updates.local_kept(replica, tf.equal(count, 0)):
         fractions = []
         if part is not None:
@@ -145,37 +218,16 @@ def _compute_phase(replica: Replica, index: int, rank_input: RankInput) -> Reduc
     # Backward: this rank's part of the gradients.
     if part is None:
         kinds = [] if traits is None else traits.kinds
-        local_gradients = gradient_sums.zeros(kinds, variables)
+        gradients = gradient_sums.zeros(kinds, variables)
     else:
         seed = replica.data.only_first(tf.ones((), penalty.dtype))  # once, not for each rank
-        local_gradients = _backward(phase, tape, fractions, (penalty, seed), scales)
-        kinds = [gradient_sums.classify(gradient) for gradient in local_gradients]
+        gradients = _backward(phase, tape, fractions, (penalty, seed), scales)
+        kinds = [gradient_sums.classify(gradient) for gradient in gradients]
         if rank_input.maybe_empty:
-            is_empty = tf.equal(count, 0)
-            local_gradients = gradient_sums.zero_if_empty(is_empty, local_gradients, variables)
-    # Sum of gradients, with numerators, what ranks request, weights that layers assign, and states
-    # of metrics.
-    gives_metrics = rank_input.gives_metrics and phase is replica.computations[-1]
-    states = metric_sums.contributions(replica) if gives_metrics else []
-    weights = updated_weights.contributions(count)
-    requests = rank_input.requests[:0] if index else rank_input.requests
-    also = [numerators, requests, *weights, *states]
-    reduced = gradient_sums.all_reduce(
-        replica.data, local_gradients, kinds, variables, also, _shares(replica, rank_input)
-    )
-    reduced_gradients, (numerator_sums, request_sums, *others) = _split(reduced, len(variables))
-    weight_sums, metric_states = _split(others, len(weights))
-    updated_weights.assign(weight_sums)
-    terms = numerator_sums * scales
-    total = tf.reduce_sum(terms) + tf.cast(penalty, tf.float64)
-    return ReducedPhase(
-        gradients=reduced_gradients,
-        traits=PhaseTraits(kinds, values_per_example),
-        loss=total,
-        terms=terms,
-        requests=request_sums,
-        finite=gradient_sums.are_finite(phase.optimizer, total, reduced_gradients),
-        metric_states=metric_states,
+            gradients = gradient_sums.zero_if_empty(tf.equal(count, 0), gradients, variables)
+    return (
+        _RankPhase(gradients, numerators, scales, penalty),
+        PhaseTraits(kinds, values_per_example),
     )
 
 
@@ -285,6 +337,11 @@ def _sums(phase: phases.Computation, fractions: list[Fraction]) -> tuple[tf.Tens
         return nothing, nothing
     numerators = [tf.cast(fraction.numerator, tf.float64) for fraction in fractions]
     return tf.stack(numerators), tf.stack([fraction.denominator for fraction in fractions])
+
+
+def divides_by_data(phase: phases.Computation, traits: PhaseTraits) -> bool:
+    """Whether data decide what a phase divides its loss by."""
+    return _known_denominators(phase, traits.values_per_example, tf.ones((), tf.float64)) is None
 
 
 def _known_denominators(

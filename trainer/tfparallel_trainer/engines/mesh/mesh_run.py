@@ -1,14 +1,16 @@
 """The course of a run in which every rank has the whole model."""
 
 import contextlib
+import dataclasses
 from collections.abc import Iterator
 
-from tfparallel_trainer import errors
+from tfparallel_trainer import errors, user
 from tfparallel_trainer.contract import job_file
 from tfparallel_trainer.data import order
 from tfparallel_trainer.engines import engine, setup
 from tfparallel_trainer.engines.mesh import mesh_steps
-from tfparallel_trainer.objective import independence
+from tfparallel_trainer.objective import compilation, independence
+from tfparallel_trainer.objective.replica import Replica
 from tfparallel_trainer.reporting import console
 
 
@@ -51,7 +53,7 @@ class MeshRun(engine.RunTemplate):
         leaves_out = choice is job_file.OnNonFiniteLoss.CONTINUE
         step = mesh_steps.MeshTrainStep(
             module,
-            engine_setup.replicas,
+            self._compiled(engine_setup),
             engine_setup.training.spec,
             self.context.settings.job.trainer.global_batch_size,
             leaves_out=leaves_out,
@@ -63,6 +65,29 @@ class MeshRun(engine.RunTemplate):
         )
         self.barrier = synchronous.barrier
         return synchronous
+
+    def _compiled(self, engine_setup: setup.EngineSetup) -> list[Replica]:
+        """Return the replicas, noting that XLA compiles their steps if the job asks for that."""
+        context, replicas = self.context, engine_setup.replicas
+        trainer, ranks = context.settings.job.trainer, self._mesh.data
+        choice, model = trainer.jit_compile, replicas[0].model
+        by_module = choice is job_file.JitCompile.AUTO and ranks == 1 and model.jit_compile
+        if choice is not job_file.JitCompile.ON and not by_module:
+            return replicas
+        examples = len(order.split(trainer.global_batch_size, ranks)[0])
+        context.watch.moved("the translation of the step for XLA began")
+        with user.guard(context.module.path, "tracing a training step raised"):
+            obstacle = compilation.find_obstacle(replicas[0], engine_setup.training.spec, examples)
+        if obstacle and not by_module:
+            raise errors.BadConfigurationError(
+                f"trainer.jitCompile is 'On', and XLA cannot compile the training step: {obstacle}."
+                " Set jitCompile to Off."
+            ).on_every_process()
+        if context.settings.cluster.is_chief:
+            context.out.say(
+                f"XLA compiles no step: {obstacle}" if obstacle else "XLA compiles steps"
+            )
+        return [dataclasses.replace(replica, is_compiled=not obstacle) for replica in replicas]
 
     def describe(self, total: int | None) -> Iterator[str]:
         """The ranks, their processes, and their parts of a batch."""

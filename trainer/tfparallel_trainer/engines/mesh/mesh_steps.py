@@ -53,6 +53,8 @@ class MeshTrainStep(engine.Step):
         self._all_take_part = any(
             synchrony.layers(replica.model) or replica.updates for replica in replicas
         )
+        self._is_one_program = replicas[0].is_compiled and replicas[0].data.size == 1
+        """Whether XLA compiles the step as a whole."""
         self._traced: dict[tuple[tuple[bool, ...], bool, bool], Any] = {}
         self._traits: list[train_step.PhaseTraits] | None = None
         if leaves_out and checks.defines_phases(replicas[0].model):
@@ -154,7 +156,8 @@ class MeshTrainStep(engine.Step):
             return outputs[0]
 
         with user.guard(self.module.path, "tracing a training step raised"):
-            return tf.function(run, autograph=False).get_concrete_function(
+            function = tf.function(run, autograph=False, jit_compile=self._is_one_program or None)
+            return function.get_concrete_function(
                 tf.TensorSpec((), tf.int64),
                 tf.TensorSpec((engine.REQUESTS + 1,), tf.float64),
                 [self._spec for has_part in pattern if has_part],
@@ -177,7 +180,9 @@ class MeshTrainStep(engine.Step):
         results = []
         for phase, shared in train_step.compute_phases(replica, rank_input):
             results.append(shared)
-            if before is None:
+            if before is None and self._is_one_program:  # XLA joins operations better
+                phase.optimizer.apply(shared.gradients, phase.variables)
+            elif before is None:
                 packed_updates.apply(phase.optimizer, shared.gradients, phase.variables)
             else:
                 before.apply_if(shared.finite, shared.gradients, phase.variables)
