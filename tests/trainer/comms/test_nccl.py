@@ -10,7 +10,7 @@ import tensorflow as tf
 
 from testing.trainer import logical_devices, ranks
 from testing.trainer import runs as trainings
-from tfparallel_trainer import tasks
+from tfparallel_trainer import errors, tasks
 from tfparallel_trainer.comms import agreement, collectives, nccl, shape
 from tfparallel_trainer.engines.mesh import mesh_steps
 from tfparallel_trainer.engines.strategy import strategy_run
@@ -99,6 +99,19 @@ def test_a_strategy_whose_gpus_do_without_nccl_is_told(
     options = tf.distribute.experimental.CommunicationOptions(implementation=strategy)
     extended = types.SimpleNamespace(_communication_options=options, worker_devices=(device,))
     assert len(list(strategy_run.advise_transport(extended))) == is_advised
+
+
+def test_nccl_without_gpus_is_refused() -> None:
+    implementation = tf.distribute.experimental.CommunicationImplementation.NCCL
+    options = tf.distribute.experimental.CommunicationOptions(implementation=implementation)
+    strategy_run.check_transport(
+        types.SimpleNamespace(_communication_options=options, worker_devices=(GPU,))
+    )
+    cpu = types.SimpleNamespace(
+        _communication_options=options, worker_devices=(GPU, "/device:CPU:0")
+    )
+    with pytest.raises(errors.UserCodeError, match="NCCL, and /device:CPU:0 is no GPU: use"):
+        strategy_run.check_transport(cpu)
 
 
 def test_strategies_of_tensorflow_choose_as_the_page_says() -> None:

@@ -140,6 +140,7 @@ def _build(context: setup.RunContext, connections: rendezvous.Rendezvous) -> Any
     with cluster.limited(), connections.guarded():
         strategy = module.call(user_module.BUILD_STRATEGY)
     check_kind(strategy, module)
+    check_transport(strategy.extended)
     return strategy
 
 
@@ -201,6 +202,19 @@ def check_kind(strategy: Any, module: user.Module) -> None:
             f"build_strategy returns {kind}, whose workers do not wait for each other: set "
             "strategy to ParameterServer, which trains so, and remove build_strategy.",
             function="build_strategy",
+        )
+
+
+def check_transport(extended: Any) -> None:
+    """Refuse (UserCodeError) NCCL where devices are no GPUs."""
+    options = getattr(extended, "_communication_options", None)
+    others = [device for device in extended.worker_devices if ":GPU:" not in device]
+    nccl = tf.distribute.experimental.CommunicationImplementation.NCCL
+    if options is not None and options.implementation == nccl and others:
+        raise errors.UserCodeError(
+            f"build_strategy asks for CommunicationImplementation.NCCL, and {others[0]} is no GPU: "
+            "use CommunicationImplementation.AUTO, or give the replicas GPUs.",
+            function=user_module.BUILD_STRATEGY,
         )
 
 
