@@ -28,7 +28,14 @@ WIDTH = 64
 _NARROW = 2
 
 
-def peak(order: schedule.Schedule, devices: Sequence[str], microbatches: int, rows: int) -> int:
+def peak(
+    order: schedule.Schedule,
+    devices: Sequence[str],
+    microbatches: int,
+    rows: int,
+    *,
+    recomputes: bool = False,
+) -> int:
     """The most bytes that the operations of a step had at a time.
 
     Args:
@@ -36,6 +43,7 @@ def peak(order: schedule.Schedule, devices: Sequence[str], microbatches: int, ro
         devices: one for each stage.
         microbatches: how many go through the stages.
         rows: examples of each; their activations are [rows, WIDTH] in each layer, and large.
+        recomputes: whether backward passes compute activations again.
     """
 
     def build() -> keras.Model:
@@ -56,7 +64,9 @@ def peak(order: schedule.Schedule, devices: Sequence[str], microbatches: int, ro
     examples = arrays.ArraySource((x, x, None), division, None)
     bare = skeleton.build(module, 0)
     mesh = shape.MeshShape(stage=len(devices))
-    divided = split_partition.divide(recording.record(bare), mesh, microbatches, order)
+    divided = split_partition.divide(
+        recording.record(bare), mesh, microbatches, order, recomputes=recomputes
+    )
     places = dict(enumerate(devices))
     step = pipeline_steps.PipelineTrainStep(
         module, ranks.build(module, bare, divided, places, examples), examples.spec, batch

@@ -27,6 +27,7 @@ def prepare(
     *,
     same_dropout: bool = False,
     shards_optimizer: bool = False,
+    recomputes: bool = False,
     places: Mapping[int, str] | None = None,
 ) -> tuple[ranks.Ranks, batching.BatchSource, pipeline_steps.PipelineTrainStep]:
     """The ranks, their examples and their step.
@@ -39,6 +40,7 @@ def prepare(
         batch: examples of a step.
         same_dropout: whether parts of a tensor get the dropout of the whole one.
         shards_optimizer: whether ranks along the data axis share the optimizer's state.
+        recomputes: whether backward passes compute the activations of each node again.
         places: the devices of this process by rank; absent: it has all ranks.
     """
     module = user.Module(pathlib.Path(__file__), functions)
@@ -50,7 +52,10 @@ def prepare(
     bare = skeleton.build(module, cases.SEED)
     divided = split_partition.divide(skeleton.recorded(module, bare), mesh, microbatches, order)
     divided = dataclasses.replace(
-        divided, same_dropout=same_dropout, shards_optimizer=shards_optimizer
+        divided,
+        same_dropout=same_dropout,
+        shards_optimizer=shards_optimizer,
+        segment_ends=split_partition.ends_of_nodes(divided.model) if recomputes else None,
     )
     replicas = ranks.build(module, bare, divided, places, examples)
     return (
@@ -68,10 +73,17 @@ def prepare_new(
     batch: int = cases.BATCH,
     *,
     shards_optimizer: bool = False,
+    recomputes: bool = False,
 ) -> tuple[ranks.Ranks, batching.BatchSource, pipeline_steps.PipelineTrainStep]:
     """Prepare the same mesh in a generation that no other has."""
     degrees = {str(axis): mesh.degree(axis) for axis in shape.Axis}
     renewed = shape.MeshShape(**degrees, generation=devices.generation())
     return prepare(
-        functions, renewed, microbatches, order, batch, shards_optimizer=shards_optimizer
+        functions,
+        renewed,
+        microbatches,
+        order,
+        batch,
+        shards_optimizer=shards_optimizer,
+        recomputes=recomputes,
     )

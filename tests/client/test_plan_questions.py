@@ -52,6 +52,8 @@ def test_options_go_before_the_fields_of_the_job() -> None:
     assert changed.shard_optimizer is False
     overrides = ("spec.mesh={data: 2, stage: 2, shardOptimizer: true}",)
     assert question(EXAMPLE, request.PlanOptions(overrides=overrides)).shard_optimizer
+    overrides = ("spec.mesh={stage: 4, recompute: true}",)
+    assert question(EXAMPLE, request.PlanOptions(overrides=overrides)).recompute
 
 
 def test_a_model_needs_the_number_of_devices() -> None:

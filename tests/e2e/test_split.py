@@ -138,6 +138,7 @@ def test_four_pods_outlive_a_crash_and_end_as_if_the_model_were_whole(
         "schedule": "1F1B",
         "auto": False,
         "shardOptimizer": False,
+        "recompute": False,
         "cuts": [],
     }
     first, second = placement["stages"]

@@ -92,6 +92,7 @@ def _of_job(source: sources.JobSource, options: PlanOptions) -> Subject:
         microbatches=None if mesh.auto else mesh.microbatches,
         schedule=mesh.schedule,
         shard_optimizer=mesh.shard_optimizer or (None if mesh.auto else False),
+        recompute=mesh.recompute,
         batch=trainer.global_batch_size,
         seed=trainer.seed,
         device_type=_device_type(spec.tf_replica_specs),

@@ -63,7 +63,7 @@ async def test_an_edit_of_each_field_is_admitted_as_the_table_of_edits_says(
     [
         {"data": 2, "tensor": 2, "shardOptimizer": True},
         {"stage": -1, "cuts": ["a", "b", "c"]},
-        {"auto": True, "shardOptimizer": True},
+        {"auto": True, "shardOptimizer": True, "recompute": True},
     ],
 )
 async def test_a_mesh_that_fits_is_taken_and_completed(
@@ -81,6 +81,7 @@ async def test_a_mesh_that_fits_is_taken_and_completed(
         "schedule": "1F1B",
         "auto": False,
         "shardOptimizer": False,
+        "recompute": False,
         **mesh,
     }
     assert load.parse_job(stored_job).spec.mesh == job_file.Mesh(**mesh)

@@ -227,6 +227,7 @@ def test_a_status_shows_a_report_with_its_placement_apart() -> None:
             "schedule": "GPipe",
             "auto": False,
             "shardOptimizer": False,
+            "recompute": False,
             "cuts": [],
         },
         "reasons": [],

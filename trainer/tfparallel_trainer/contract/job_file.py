@@ -155,10 +155,9 @@ class TrainerSpec(base.Model):
     rounding explains, the job fails before the next checkpoint, with exit code 67."""
 
     jit_compile: JitCompile = JitCompile.AUTO
-    """Whether XLA compiles what each device computes between collectives. Auto: as Keras does, on
-    one device, if compile_model says jit_compile=True or the device is a GPU, and XLA can. On: on
-    each device, and a model that XLA cannot compile is refused. Off: nowhere. Strategies Mirrored
-    and MultiWorkerMirrored use it."""
+    """Whether XLA compiles what a device computes between collectives. Auto: on one device, as
+    Keras decides, if XLA can. On: on each device; a model that XLA cannot compile is refused. Off:
+    nowhere. Mirrored and MultiWorkerMirrored use it."""
 
     start_timeout_seconds: Annotated[int, pydantic.Field(ge=1)] = 600
     """How long a replica waits for its peers before it ends and names who is missing."""
@@ -232,9 +231,13 @@ class Mesh(base.Model):
     for the model and the devices."""
 
     shard_optimizer: bool = False
-    """True: each of the ranks along the data axis updates a slice of each weight and keeps the
-    optimizer's state of that slice only (ZeRO). Each then holds one part of data of the state; the
-    weights stay whole. Needs an optimizer that changes each element by itself, such as AdamW."""
+    """True: each rank along the data axis updates a slice of each weight and keeps the optimizer's
+    state of that slice only (ZeRO). The weights stay whole. Needs an optimizer that changes each
+    element by itself, such as AdamW."""
+
+    recompute: bool = False
+    """True: forward passes keep only the tensors between segments of a stage, and backward passes
+    compute the rest again. This takes less memory and more time."""
 
     @property
     def axes(self) -> dict[str, int]:

@@ -65,6 +65,8 @@ class Question(base.Model):
     shard_optimizer: bool | None = None
     """Whether ranks along the data axis share the optimizer's state; absent: the planner
     chooses."""
+    recompute: bool = False
+    """Whether backward passes compute activations again."""
     length: Count | None = None
     """Value for input dimensions that are unknown until data is loaded."""
     seed: int = 0

@@ -34,6 +34,7 @@ PLACEMENT = {
         "schedule": "GPipe",
         "auto": False,
         "shardOptimizer": False,
+        "recompute": False,
         "cuts": [],
     },
     "reasons": [],

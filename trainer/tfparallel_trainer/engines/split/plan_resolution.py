@@ -15,7 +15,14 @@ from tfparallel_trainer.contract.device_types import DEVICE_TYPES, DeviceType
 from tfparallel_trainer.contract.plan import Plan
 from tfparallel_trainer.engines.split.model import graph
 from tfparallel_trainer.engines.split.pipeline import cutting
-from tfparallel_trainer.engines.split.planning import choose, hardware, planner, search_space
+from tfparallel_trainer.engines.split.planning import (
+    choose,
+    hardware,
+    model_costs,
+    planner,
+    recomputation,
+    search_space,
+)
 
 _USUAL_LENGTH = 128
 """Value for dimensions that are unknown until data is loaded."""
@@ -39,6 +46,8 @@ class ResolvedPlan:
     """Its nodes are in the order in which stages have them."""
     ends: tuple[int, ...]
     """Behind how many nodes each stage but the last one ends."""
+    segment_ends: tuple[int, ...] | None
+    """As `partition.Partition` takes them."""
     plan: Plan | None
     """What the planner expects; None where the job file says where to cut."""
 
@@ -63,11 +72,18 @@ def resolve(
     """
     if job_mesh.cuts:
         ends = tuple(cutting.ends_of_names(model, job_mesh.cuts))
-        return ResolvedPlan(mesh=job_mesh, model=model, ends=ends, plan=None)
+        return ResolvedPlan(
+            mesh=job_mesh,
+            model=model,
+            ends=ends,
+            segment_ends=_segment_ends(model, job_mesh),
+            plan=None,
+        )
     constraints = search_space.Constraints(
         order=job_mesh.schedule,
         batch=batch,
         shards_optimizer=job_mesh.shard_optimizer or (None if job_mesh.auto else False),
+        recomputes=job_mesh.recompute,
     )
     if not job_mesh.auto:
         parts = job_mesh.data * job_mesh.microbatches
@@ -78,16 +94,27 @@ def resolve(
             batch=-(-batch // parts) * parts,  # parts may be unequal: the largest counts
         )
     plan = choose.plan_for(planner.subject(model, optimizer, cluster, _USUAL_LENGTH), constraints)
+    ordered = dataclasses.replace(model, nodes=tuple(model.nodes[index] for index in plan.order))
     return ResolvedPlan(
         mesh=job_file.Mesh(
             **plan.mesh.model_dump(),
             microbatches=plan.microbatches,
             schedule=plan.schedule,
             shard_optimizer=plan.shard_optimizer,
+            recompute=job_mesh.recompute,
         ),
-        model=dataclasses.replace(model, nodes=tuple(model.nodes[index] for index in plan.order)),
+        model=ordered,
         ends=plan.ends,
+        segment_ends=_segment_ends(ordered, job_mesh),
         plan=plan,
+    )
+
+
+def _segment_ends(model: graph.Graph, job_mesh: job_file.Mesh) -> tuple[int, ...] | None:
+    if not job_mesh.recompute:
+        return None
+    return recomputation.segment_ends(
+        model, model_costs.estimate_costs(model, {}, length=_USUAL_LENGTH)
     )
 
 

@@ -116,6 +116,7 @@ class SplitRun(engine.RunTemplate):
             divided,
             same_dropout=context.settings.same_dropout,
             shards_optimizer=self._plan.mesh.shard_optimizer,
+            segment_ends=self._plan.segment_ends,
         )
 
     def build_engine(self, engine_setup: setup.EngineSetup) -> engine.Engine:
@@ -186,6 +187,12 @@ class SplitRun(engine.RunTemplate):
             )
         if self._job_mesh.shard_optimizer or self._plan.mesh.shard_optimizer:
             yield f"mesh.shardOptimizer {self._describe_state()}"
+        if divided.segment_ends is not None:
+            counts = [len(divided.segments(stage)) for stage in divided.stages]
+            yield (
+                "mesh.recompute lets backward passes compute the activations of "
+                f"{' + '.join(map(str, counts))} segments again"
+            )
         if self._job_mesh.auto and self._plan.plan is not None:
             yield "the planner's choice: " + " ".join(self._plan.plan.reasons)
 

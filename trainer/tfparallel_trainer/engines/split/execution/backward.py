@@ -1,6 +1,5 @@
 """Executes the forward and backward passes of one rank's stage, and completes its gradients."""
 
-import dataclasses
 import functools
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -18,9 +17,9 @@ from tfparallel_trainer.engines.split.execution import (
     stage_worker,
     update,
 )
-from tfparallel_trainer.engines.split.layers import adjoint
+from tfparallel_trainer.engines.split.execution.segment_pass import Counted, Gradients, SegmentPass
 from tfparallel_trainer.engines.split.model import graph
-from tfparallel_trainer.engines.split.pipeline import cutting, programs, schedule
+from tfparallel_trainer.engines.split.pipeline import cutting, programs, schedule, segments
 from tfparallel_trainer.engines.split.pipeline.partition import Partition
 from tfparallel_trainer.objective import checks, gradient_sums, loss
 
@@ -39,6 +38,7 @@ class TrainingWorker(stage_worker.StageWorker):
         self._division = division
         self._batch_denominators: tf.Tensor | None = None
         self._forward_results: dict[int, stage_worker.ForwardResult] = {}
+        self._segments = partition.segments(rank.stage)
         self._sums = {key: gradient_sum.GradientSum() for key in rank.trained}
         self._remaining = len(self._rows)
         """How many backward passes are to be made."""
@@ -126,61 +126,106 @@ class TrainingWorker(stage_worker.StageWorker):
         template: stage_worker.Arguments,
         tensors: Sequence[tf.Tensor],
     ) -> microbatch_function.Computation:
+        self.rank.clock.bind()
         arguments = nest.packed(template, tensors)
-        weights = [arguments["values"][key] for key in self.gradients]
-        received = dict(zip(self.rank.stage.received, arguments["received"], strict=True))
-        with tf.GradientTape(watch_accessed_variables=False) as tape:
-            tape.watch([tensor for tensor in received.values() if tensor.dtype.is_floating])
-            tape.watch(weights)
-            part, terms = self._compute_forward(work, arguments)
-            ends = adjoint.join_gradients([fraction.numerator for _, fraction in terms])
-            terms = [
-                (term, dataclasses.replace(fraction, numerator=end))
-                for (term, fraction), end in zip(terms, ends, strict=True)
-            ]
+        computed, variables = self._tensors(arguments), self._variables(arguments)
+        passes = []
+        changed: dict[str, Any] = {}
+        for segment in self._segments:
+            compute = functools.partial(
+                self._run_segment, work, segment, arguments, dict(computed), dict(variables)
+            )
+            segment_pass = SegmentPass(
+                compute,
+                {number: computed[number] for number in segment.inputs if self._is_watched(number)},
+                {key: variables[key] for key in self.gradients},
+                segment.outputs,
+                recomputes=self._recomputes(segment),
+            )
+            passes.append(segment_pass)
+            part = segment_pass.part
+            computed |= {number: part.tensors[number] for number in segment.outputs}
+            variables |= part.changed
+            changed |= part.changed
+        terms = stage_worker.join_terms(
+            [counted for segment_pass in passes for counted in segment_pass.terms]
+        )
         self._check_terms(terms)
-        changed = {key: tensor for key, tensor in part.changed.items() if key in self.values}
-        targets = [*ends, *(part.tensors[transfer.tensor] for transfer in self._with_gradient)]
-        sources = [*(received[transfer] for transfer in self._watched), *weights]
 
         def pullback(cotangents: Sequence[tf.Tensor]) -> list[tf.Tensor]:
             self.rank.clock.bind()
-            gradients = (
-                tape.gradient(targets, sources, output_gradients=list(cotangents))
-                if targets
-                else [None] * len(sources)
-            )
-            count = len(self._watched)
+            gradients = self._go_back(passes, terms, cotangents)
             results = [
-                tf.zeros_like(source) if gradient is None else tf.convert_to_tensor(gradient)
-                for source, gradient in zip(sources[:count], gradients[:count], strict=True)
+                gradients.tensors.get(transfer.tensor, tf.zeros_like(computed[transfer.tensor]))
+                for transfer in self._watched
             ]
-            for key, gradient in zip(self.gradients, gradients[count:], strict=True):
+            for key in self.gradients:
+                gradient = gradients.weights.get(key)
                 work.kinds[key] = self.rank.kind(key, gradient)
                 results += gradient_sum.tensors_of(work.kinds[key], gradient)
             return results
 
+        targets = [
+            *(fraction.numerator for _, fraction in terms),
+            *(computed[transfer.tensor] for transfer in self._with_gradient),
+        ]
         return microbatch_function.Computation(
-            self._results(work, part, terms, changed),
-            pullback if sources else None,
+            self._results(
+                work,
+                computed,
+                terms,
+                {key: tensor for key, tensor in changed.items() if key in self.values},
+            ),
+            pullback if self._watched or self.gradients else None,
             [tf.TensorSpec(target.shape, target.dtype) for target in targets],
         )
+
+    def _go_back(
+        self,
+        passes: Sequence[SegmentPass],
+        terms: Sequence[Counted],
+        cotangents: Sequence[tf.Tensor],
+    ) -> Gradients:
+        """Go back through the segments, given the gradients of terms and of what is sent."""
+        remaining = iter(cotangents)
+        gradients = Gradients(terms={term.output: next(remaining) for term, _ in terms})
+        for transfer, cotangent in zip(self._with_gradient, remaining, strict=True):
+            gradients.add_to_tensor(transfer.tensor, cotangent)
+        for segment_pass in reversed(passes):
+            segment_pass.add_gradients(gradients)
+        return gradients
+
+    def _recomputes(self, segment: segments.Segment) -> bool:
+        """Whether a segment's activations are computed again.
+
+        If a stage goes back from a microbatch before it takes the next one, the last segment's are
+        needed at once.
+        """
+        if self._partition.segment_ends is None:
+            return False
+        pipeline = self._partition.pipeline(len(self._rows))
+        actions = pipeline.order(pipeline.count, pipeline.microbatches, self.rank.stage.index)
+        return not segment.is_last or schedule.peak_microbatches(actions) > 1
 
     @property
     def _with_gradient(self) -> list[cutting.Transfer]:
         """The transfers to other stages whose gradients come back."""
-        return [transfer for transfer in self.rank.stage.sent if self._has_gradient(transfer)]
+        return [transfer for transfer in self.rank.stage.sent if self._is_watched(transfer.tensor)]
 
     @property
     def _watched(self) -> list[cutting.Transfer]:
         """The transfers from other stages whose gradients go back."""
-        return [transfer for transfer in self.rank.stage.received if self._has_gradient(transfer)]
+        return [
+            transfer for transfer in self.rank.stage.received if self._is_watched(transfer.tensor)
+        ]
 
-    def _has_gradient(self, transfer: cutting.Transfer) -> bool:
-        is_real = self._partition.model.tensors[transfer.tensor].is_real
-        return is_real and transfer.tensor not in self.effects.constant_tensors
+    def _is_watched(self, number: int) -> bool:
+        """Whether a gradient comes back to a tensor."""
+        model = self._partition.model
+        is_real = model.tensors[number].is_real and number not in model.inputs
+        return is_real and number not in self.effects.constant_tensors
 
-    def _check_terms(self, terms: Sequence[stage_worker.Counted]) -> None:
+    def _check_terms(self, terms: Sequence[Counted]) -> None:
         if self._division is loss_head.LossDivision.LAST and len(terms) > 1:
             raise errors.UserCodeError(
                 f"{terms[0][0].title} counts what is not masked, which is known when a "

@@ -39,17 +39,22 @@ Compute = Callable[[Sequence[tf.Tensor]], Computation]
 class MicrobatchFunctions:
     """A function for each size of the microbatches of a step."""
 
-    def __init__(self, sizes: Sequence[Hashable]) -> None:
-        """Take what tells the microbatches apart that need functions of their own."""
+    def __init__(self, sizes: Sequence[Hashable], *, recomputes: bool = False) -> None:
+        """Take what tells the microbatches apart that need functions of their own.
+
+        If the backward pass recomputes, even a single microbatch needs a function. Otherwise
+        TensorFlow may take the second computation for the first.
+        """
         self._sizes = sizes
+        self._recomputes = recomputes
         self._functions: dict[Hashable, Compute] = {}
 
     def call(
         self, microbatch: int, compute: Compute, arguments: Sequence[tf.Tensor]
     ) -> Computation:
-        """Compute a microbatch: by a function if another one has its size."""
+        """Compute a microbatch: by a function if another one has its size, or if it recomputes."""
         size = self._sizes[microbatch]
-        if self._sizes.count(size) == 1:
+        if self._sizes.count(size) == 1 and not self._recomputes:
             return compute(arguments)
         if size not in self._functions:
             self._functions[size] = MicrobatchFunction(compute, arguments)

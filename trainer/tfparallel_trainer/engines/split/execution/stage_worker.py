@@ -3,7 +3,7 @@
 import contextlib
 import dataclasses
 import functools
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import keras
@@ -13,9 +13,10 @@ from tfparallel_trainer import errors
 from tfparallel_trainer.data import nest, order
 from tfparallel_trainer.engines.split.execution import microbatch_function, rank_model
 from tfparallel_trainer.engines.split.execution.ordering import OrderingScope
+from tfparallel_trainer.engines.split.execution.segment_pass import Counted
 from tfparallel_trainer.engines.split.layers import sharded
 from tfparallel_trainer.engines.split.model import graph, interpreter, step_effects
-from tfparallel_trainer.engines.split.pipeline import cutting, programs, schedule
+from tfparallel_trainer.engines.split.pipeline import cutting, programs, schedule, segments
 from tfparallel_trainer.engines.split.pipeline.partition import Partition
 from tfparallel_trainer.objective import loss, synchrony
 from tfparallel_trainer.objective.gradient_sums import Kind
@@ -28,9 +29,6 @@ Address = tuple[cutting.Transfer, programs.Message]
 
 Shares = tuple[int, ...]
 """Number of examples of each place along the data axis."""
-
-Counted = tuple[loss.Term, loss.Fraction]
-"""A term of the loss over some examples."""
 
 Arguments = dict[str, Any]
 """The inputs of the work on a microbatch, nested: everything that differs between microbatches."""
@@ -104,7 +102,9 @@ class StageWorker:
         self._rows = order.split(self.examples, counts[rank.data]) if self.examples else []
         self._sizes = self._sizes_of_microbatches(counts)
         self._works: dict[tuple[int, ...], StageWork] = {}
-        self._functions = microbatch_function.MicrobatchFunctions(self._sizes)
+        self._functions = microbatch_function.MicrobatchFunctions(
+            self._sizes, recomputes=training and partition.segment_ends is not None
+        )
         self._messages: dict[Address, tf.Tensor] = {}
         self._outgoing: dict[tuple[int, int], tf.Tensor] = {}
         """Tensors that are sent to later stages, by microbatch and number."""
@@ -266,31 +266,29 @@ class StageWorker:
         self, work: StageWork, template: Arguments, tensors: Sequence[tf.Tensor]
     ) -> microbatch_function.Computation:
         """Compute a microbatch from the tensors of its arguments."""
-        part, terms = self._compute_forward(work, nest.packed(template, tensors))
-        return microbatch_function.Computation(self._results(work, part, terms, {}))
-
-    def _compute_forward(
-        self, work: StageWork, arguments: Arguments
-    ) -> tuple[interpreter.Part, list[Counted]]:
         self.rank.clock.bind()
-        part = self._run(arguments)
-        self._check_sent(work.examples, part)
-        return part, self._terms(work.examples, arguments, part)
+        arguments = nest.packed(template, tensors)
+        (segment,) = segments.divide(self.rank.stage)
+        part, terms = self._run_segment(
+            work, segment, arguments, self._tensors(arguments), self._variables(arguments)
+        )
+        return microbatch_function.Computation(self._results(work, part.tensors, terms, {}))
 
     def _results(
         self,
         work: StageWork,
-        part: interpreter.Part,
+        tensors: Mapping[int, Any],
         terms: Sequence[Counted],
         changed: Mapping[str, tf.Tensor],
     ) -> list[tf.Tensor]:
         """All results of a forward pass, in the order in which `_take` reads them."""
+        self._check_sent(work.examples, tensors)
         work.terms = [term for term, _ in terms]
         work.changed = list(changed)
         fractions = [
             tensor for _, fraction in terms for tensor in (fraction.numerator, fraction.denominator)
         ]
-        sent = [part.tensors[number] for number in self._sent]
+        sent = [tensors[number] for number in self._sent]
         return [*sent, *fractions, *changed.values()]
 
     @property
@@ -298,20 +296,53 @@ class StageWorker:
         """The numbers of the tensors that other stages receive."""
         return list(dict.fromkeys(transfer.tensor for transfer in self.rank.stage.sent))
 
-    def _run(self, arguments: Arguments) -> interpreter.Part:
+    def _tensors(self, arguments: Arguments) -> dict[int, Any]:
+        """The tensors that the stage takes, by number."""
         received = zip(self.rank.stage.received, arguments["received"], strict=True)
-        tensors = {
+        return {
             **arguments["inputs"],
             **{transfer.tensor: tensor for transfer, tensor in received},
         }
-        variables = {**arguments["values"], **self._seeds(arguments["draw"])}
-        nodes, model, data = self.rank.stage.nodes, self._partition.model, self.rank.head.data
+
+    def _variables(self, arguments: Arguments) -> dict[str, Any]:
+        """The weights of the stage, and its seeds for a microbatch, by key."""
+        return {**arguments["values"], **self._seeds(arguments["draw"])}
+
+    def _run_segment(
+        self,
+        work: StageWork,
+        segment: segments.Segment,
+        arguments: Arguments,
+        computed: Mapping[int, Any],
+        variables: Mapping[str, Any],
+        *,
+        counts_metrics: bool = True,
+    ) -> tuple[interpreter.Part, list[Counted]]:
+        """Run a segment, and return its terms of the loss, too.
+
+        Args:
+            computed: tensors of the stage, by number; the segment takes some of them.
+            variables: the weights and seeds, by key, as earlier segments have left them.
+            counts_metrics: whether metrics count the examples.
+        """
+        tensors = {number: computed[number] for number in segment.inputs}
+        part = self._run(segment, tensors, variables)
+        return part, self._terms(work, segment, arguments, part, counts_metrics=counts_metrics)
+
+    def _run(
+        self,
+        segment: segments.Segment,
+        tensors: Mapping[int, Any],
+        variables: Mapping[str, Any],
+    ) -> interpreter.Part:
+        """Run a segment on what it takes."""
+        nodes, model, data = segment.nodes, self._partition.model, self.rank.head.data
         layers = synchrony.among(node.calls for node in nodes)
         adds_up = self._training and layers and data.size > 1
         with synchrony.ReplicaContext(data) if adds_up else contextlib.nullcontext():
             if not self.rank.groups:
                 return interpreter.run_nodes(model, nodes, tensors, variables, self._training)
-            outputs = model.output_tensors() if self.rank.is_last else ()
+            of_loss = model.output_tensors() if segment.is_last and self.rank.is_last else ()
             return sharded.run_nodes(
                 self._partition.plan,
                 nodes,
@@ -319,36 +350,44 @@ class StageWorker:
                 variables,
                 self._training,
                 self.rank.groups,
-                leaving=dict.fromkeys(
-                    [*(transfer.tensor for transfer in self.rank.stage.sent), *outputs]
-                ),
+                leaving=dict.fromkeys([*segment.outputs, *of_loss]),
                 constant=self.effects.constant_tensors,
                 same_dropout=self._partition.same_dropout,
             )
 
-    def _check_sent(self, examples: int, part: interpreter.Part) -> None:
+    def _check_sent(self, examples: int, tensors: Mapping[int, Any]) -> None:
         """Refuse tensors for other stages whose shape differs from the recorded one."""
         for number in self._sent:
             node = next(node for node in self.rank.stage.nodes if number in node.outputs)
             shape = self._shape(examples, number)
-            interpreter.check_shape(self._partition.model, node, part.tensors[number], shape)
+            interpreter.check_shape(self._partition.model, node, tensors[number], shape)
 
-    def _terms(self, examples: int, arguments: Arguments, part: interpreter.Part) -> list[Counted]:
-        """Return this stage's terms of the loss over a microbatch; updates the metrics."""
+    def _terms(
+        self,
+        work: StageWork,
+        segment: segments.Segment,
+        arguments: Arguments,
+        part: interpreter.Part,
+        *,
+        counts_metrics: bool,
+    ) -> list[Counted]:
+        """Return a segment's terms of the loss over a microbatch; updates the metrics."""
         terms: list[Counted] = []
-        if self.rank.is_last:
-            fractions = self._of_outputs(arguments["targets"], part)
+        if segment.is_last and self.rank.is_last:
+            fractions = self._of_outputs(arguments["targets"], part, counts_metrics=counts_metrics)
             terms += zip(self.rank.head.terms, fractions, strict=False)
         if part.added_losses:
             kind = keras.config.floatx()
             total = tf.add_n(
                 [tf.cast(tf.reduce_sum(added_loss), kind) for added_loss in part.added_losses]
             )
-            fraction = loss.Fraction(total * examples, tf.constant(examples, tf.float64))
+            fraction = loss.Fraction(total * work.examples, tf.constant(work.examples, tf.float64))
             terms.append((self.rank.head.terms[-1], fraction))
         return terms
 
-    def _of_outputs(self, targets: Any, part: interpreter.Part) -> list[loss.Fraction]:
+    def _of_outputs(
+        self, targets: Any, part: interpreter.Part, *, counts_metrics: bool
+    ) -> list[loss.Fraction]:
         compiled_head, model = self.rank.head, self._partition.model
         y, weight = targets
         tensors = {
@@ -363,7 +402,8 @@ class StageWorker:
             if output.mask is not None
         }
         y_pred = interpreter.outputs_of(model, {**tensors, **masked})
-        compiled_head.model.compute_metrics(None, y, y_pred, weight)
+        if counts_metrics:
+            compiled_head.model.compute_metrics(None, y, y_pred, weight)
         return loss.fractions(compiled_head.terms, compiled_head.outputs, y, y_pred, weight)
 
     def _seeds(self, draw: tf.Tensor) -> dict[str, tf.Tensor]:
@@ -378,3 +418,16 @@ class StageWorker:
             )
             for key, first in self.rank.seeds.items()
         }
+
+
+def join_terms(terms: Iterable[Counted]) -> list[Counted]:
+    """The terms of a stage from those of its segments, of which several may add to the loss."""
+    joined: dict[str, Counted] = {}
+    for term, fraction in terms:
+        _, earlier = joined.get(term.output, (term, None))
+        if earlier is not None:
+            fraction = dataclasses.replace(
+                fraction, numerator=earlier.numerator + fraction.numerator
+            )
+        joined[term.output] = term, fraction
+    return list(joined.values())

@@ -14,7 +14,7 @@ from tfparallel_trainer.engines.split.model import (
     recording,
     step_effects,
 )
-from tfparallel_trainer.engines.split.pipeline import cutting, programs, schedule
+from tfparallel_trainer.engines.split.pipeline import cutting, programs, schedule, segments
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,6 +38,9 @@ class Partition:
     """The effects of a step on tensors and weights, once the loss is compiled."""
     shards_optimizer: bool = False
     """Whether each rank along the data axis updates a slice of its weights only."""
+    segment_ends: tuple[int, ...] | None = None
+    """Behind which nodes of the model segments end, if backward passes compute the activations of
+    segments again; None if they do not."""
     same_dropout: bool = False
     """Whether random layers draw as in one process, to compare meshes with each other. Each rank
     then draws for the full tensor."""
@@ -59,6 +62,12 @@ class Partition:
             settles=self.settles,
             without_gradient=pipeline.without_gradient | self.effects.constant_tensors,
         )
+
+    def segments(self, stage: cutting.ModelStage) -> tuple[segments.Segment, ...]:
+        """The segments that a stage goes back through, one after the other."""
+        first = sum(len(earlier.nodes) for earlier in self.stages[: stage.index])
+        ends = [end - first for end in self.segment_ends or ()]
+        return segments.divide(stage, [end for end in ends if 0 < end < len(stage.nodes)])
 
     def training(self, shares: Sequence[int]) -> dict[int, list[programs.Step]]:
         """The list of each rank for a step."""

@@ -14,6 +14,7 @@ from tfparallel_trainer.engines.split.planning import (
     cuts,
     hardware,
     parameter_memory,
+    recomputed_stages,
     search_space,
 )
 from tfparallel_trainer.engines.split.planning.blocks import Block
@@ -85,7 +86,7 @@ class Tables:
         limit = self._cluster.device.memory
         rows, loads = [], []
         for stage in range(setting.mesh.stage):
-            row = work + self._messages(setting, stage)
+            row = work + self._recomputing(setting, stage) + self._messages(setting, stage)
             load = (setting.microbatches - 1) * row + updates
             impossible = ~self.valid
             if limit is not None:
@@ -125,14 +126,18 @@ class Tables:
         """
         variables, microbatches = self.variables, setting.held_microbatches(stage)
         ranks = setting.replicas_of_slots
-        running = setting.examples * ((microbatches - 1) * self._kept + self._running)
+        kept, running, segment = self._kept, self._running, np.zeros_like(self._kept)
+        if setting.recomputes:
+            recomputed = self._recomputed
+            kept, running, segment = recomputed.kept, recomputed.running, recomputed.segment
+        running = setting.examples * ((microbatches - 1) * kept + running)
         applying = variables.copies(ranks) + _UPDATE_COPIES * variables.largest
         peak = variables.state(ranks) + np.maximum(running, applying)
         return {
             "parameters": variables.parameters,
             "gradients": variables.gradients,
             "slots": variables.slots(ranks),
-            "activations": microbatches * setting.examples * self._kept,
+            "activations": setting.examples * (microbatches * kept + segment),
             "working": setting.examples * self._widest,
             "peak": np.where(self.valid, peak, np.inf),
         }
@@ -143,10 +148,17 @@ class Tables:
         chosen = (block.nodes for index, block in enumerate(self.blocks) if bits >> index & 1)
         return tuple(sorted(itertools.chain.from_iterable(chosen)))
 
-    def seconds(self, nodes: Sequence[int], setting: search_space.Setting) -> tuple[float, float]:
-        """Seconds of some nodes for one microbatch, forward and backward, without messages."""
+    def seconds(
+        self, nodes: Sequence[int], setting: search_space.Setting, stage: int
+    ) -> tuple[float, float]:
+        """Seconds of a stage's nodes for one microbatch, forward and backward, without messages."""
         forward, backward = self._durations(setting)
-        return float(forward[list(nodes)].sum()), float(backward[list(nodes)].sum())
+        recomputed: Sequence[int] = ()
+        if setting.recomputes:
+            keeps_last = setting.held_microbatches(stage) == 1
+            recomputed = self._recomputed.before_last(nodes) if keeps_last else nodes
+        again = forward[list(recomputed)].sum()
+        return float(forward[list(nodes)].sum()), float(backward[list(nodes)].sum() + again)
 
     def message_bytes(self, tensor: int) -> float:
         """Bytes of a tensor of one example that a rank holds and sends."""
@@ -193,9 +205,31 @@ class Tables:
     def _work(self, setting: search_space.Setting) -> cuts.Vector:
         """Seconds of each block for one microbatch, without messages."""
         forward, backward = self._durations(setting)
-        homes = [self._block_of[node] for node in range(len(forward))]
-        seconds = np.bincount(homes, weights=forward + backward, minlength=len(self.blocks))
-        return seconds.astype(float)
+        return self._by_block(forward + backward)
+
+    def _by_block(self, of_nodes: cuts.Vector) -> cuts.Vector:
+        """Sums over the nodes of each block."""
+        homes = [self._block_of[node] for node in range(len(of_nodes))]
+        return np.bincount(homes, weights=of_nodes, minlength=len(self.blocks)).astype(float)
+
+    def _recomputing(self, setting: search_space.Setting, stage: int) -> cuts.Matrix | float:
+        """Seconds in which a stage computes the activations of one microbatch again.
+
+        A stage that goes back from each microbatch at once has its last segment's.
+        """
+        if not setting.recomputes:
+            return 0.0
+        forward, _ = self._durations(setting)
+        seconds = self._between(self._by_block(forward))
+        if setting.held_microbatches(stage) > 1:
+            return seconds
+        return seconds - self._recomputed.last_segment(forward)
+
+    @functools.cached_property
+    def _recomputed(self) -> recomputed_stages.RecomputedStages:
+        return recomputed_stages.RecomputedStages(
+            self.subject, self.shardings, self._block_of, self._membership, self._crossing
+        )
 
     @functools.cached_property
     def _crossing(self) -> cuts.Crossing:

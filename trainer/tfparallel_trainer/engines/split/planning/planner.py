@@ -67,6 +67,7 @@ def _answer(module: user.Module, question: plan.Question) -> plan.Plan:
         order=question.schedule,
         batch=question.batch,
         shards_optimizer=question.shard_optimizer,
+        recomputes=question.recompute,
     )
     return choose.plan_for(planned, constraints)
 

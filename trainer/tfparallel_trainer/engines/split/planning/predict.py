@@ -22,7 +22,10 @@ def predict(
     ends = tuple(itertools.accumulate(map(len, parts[:-1])))
     ordered = dataclasses.replace(model, nodes=tuple(model.nodes[index] for index in order))
     model_stages = cutting.cut(ordered, ends)
-    works = [dict(zip(schedule.Pass, tables.seconds(part, setting), strict=True)) for part in parts]
+    works = [
+        dict(zip(schedule.Pass, tables.seconds(part, setting, stage), strict=True))
+        for stage, part in enumerate(parts)
+    ]
     sent = itertools.chain.from_iterable(stage.sent for stage in model_stages)
     messages = {transfer: _message_seconds(tables, setting, transfer) for transfer in sent}
 
@@ -76,7 +79,7 @@ def _stage(
     """Of a stage between two downsets."""
     part = tables.nodes(*pair)
     sharded = zip(stage.nodes, (tables.shardings[index] for index in part), strict=True)
-    forward, backward = tables.seconds(part, setting)
+    forward, backward = tables.seconds(part, setting, stage.index)
     message = sum(
         _message_seconds(tables, setting, transfer) * tables.directions(transfer.tensor)
         for transfer in (*stage.received, *stage.sent)

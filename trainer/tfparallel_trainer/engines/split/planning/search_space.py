@@ -28,6 +28,8 @@ class Setting:
     """Examples of a step over all replicas."""
     shards_optimizer: bool = False
     """Whether each rank along the data axis has the optimizer's slots of its slices only."""
+    recomputes: bool = False
+    """Whether backward passes compute activations again."""
 
     @property
     def replicas_of_slots(self) -> int:
@@ -66,6 +68,8 @@ class Constraints:
     """Examples of a step over all replicas."""
     shards_optimizer: bool | None = False
     """Whether ranks along the data axis share the optimizer's slots; None: chosen."""
+    recomputes: bool = False
+    """Whether backward passes compute activations again."""
 
 
 def every(constraints: Constraints, ranks: int) -> list[Setting]:
@@ -81,6 +85,7 @@ def every(constraints: Constraints, ranks: int) -> list[Setting]:
             order=constraints.order,
             batch=constraints.batch,
             shards_optimizer=bool(constraints.shards_optimizer) and mesh.data > 1,
+            recomputes=constraints.recomputes,
         )
         for mesh in (_meshes(ranks) if fixed is None else (fixed,))
         for count in _microbatches(mesh, constraints)
