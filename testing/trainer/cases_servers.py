@@ -147,7 +147,7 @@ def train(case: cases.Case, members: ServersCluster, seeds: Sequence[int]) -> li
         for epoch in range(cases.STEPS):
             for batch in examples.epoch(epoch, 0):
                 if number < cases.STEPS:
-                    engine.submit(number, batch, frozenset())
+                    engine.submit(number, [batch], frozenset())
                     number += 1
         engine.drain()
         staleness = engine.staleness.values(bounded=False)["staleness_mean"]

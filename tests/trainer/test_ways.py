@@ -110,7 +110,7 @@ def check(heading: str, calls: Calls) -> None:
 
 def a_step_begins(frame: types.FrameType) -> bool:
     """Whether a frame is one in which a batch is read, given to the engine and counted."""
-    return frame.f_code.co_name == "_observed_step" or _module(frame) == "data/feed.py"
+    return frame.f_code.co_name == "_observed_steps" or _module(frame) == "data/feed.py"
 
 
 def test_a_batch_goes_the_way_of_the_page() -> None:

@@ -76,13 +76,17 @@ def batch(number: int) -> batching.Batch:
     return batching.Batch(number, [])
 
 
+def room() -> threading.Semaphore:
+    return threading.Semaphore(feed.BATCHES)
+
+
 def input_threads() -> list[threading.Thread]:
     return [thread for thread in threading.enumerate() if thread.name == "input"]
 
 
 @given(st.integers(0, 30))
 def test_the_order_stays(count: int) -> None:
-    batches = feed.prefetched(batch(number) for number in range(count))
+    batches = feed.prefetched((batch(number) for number in range(count)), room())
     assert [batch.examples for batch in batches] == list(range(count))
     assert input_threads() == []
 
@@ -95,7 +99,7 @@ def test_only_so_many_are_ready() -> None:
             numbers_drawn.append(number)
             yield batch(number)
 
-    batches = feed.prefetched(numbers())
+    batches = feed.prefetched(numbers(), room())
     next(batches)
     waiting.until(lambda: len(numbers_drawn) == 1 + feed.BATCHES, "the batches ahead")
     time.sleep(0.05)
@@ -110,7 +114,7 @@ def failing() -> Batches:
 
 
 def test_an_error_comes_in_its_place_with_its_frames() -> None:
-    batches = feed.prefetched(failing())
+    batches = feed.prefetched(failing(), room())
     assert next(batches).examples == 0
     with pytest.raises(ValueError, match="no such picture") as caught:
         next(batches)
@@ -128,7 +132,7 @@ def test_what_is_not_wanted_any_more_is_closed() -> None:
         finally:
             closed.set()
 
-    batches = feed.prefetched(endless())
+    batches = feed.prefetched(endless(), room())
     next(batches)
     batches.close()
     assert closed.is_set()

@@ -126,6 +126,10 @@ class TrainerSpec(base.Model):
     seed: Annotated[int, pydantic.Field(ge=0, le=2**31 - 1)] = 0
     """Seed of initial weights, order of examples and dropout."""
 
+    steps_per_execution: Annotated[int, pydantic.Field(ge=1)] | None = None
+    """At most how many steps one call of TensorFlow computes. Absent: one. Mirrored and
+    MultiWorkerMirrored use it."""
+
     initial_weights: Annotated[str, pydantic.Field(min_length=1)] | None = None
     """A file that Keras wrote (.keras or .weights.h5), whose weights the first step begins with.
     Write a path, relative to the source or absolute, or an address in a bucket (s3://… or gs://…).

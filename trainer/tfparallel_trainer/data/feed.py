@@ -14,7 +14,7 @@ from tfparallel_trainer.data import batching
 from tfparallel_trainer.reporting import input_wait
 
 BATCHES = 2
-"""Maximum number of batches that are ready but not requested yet."""
+"""Maximum number of batches that are ready but not requested yet, where steps are single."""
 
 _LEAVE_SECONDS = 2.0
 """How long the end of an epoch waits for a batch that is no longer needed."""
@@ -43,6 +43,8 @@ class Feed:
         self.sample = source.sample
         self._state = FeedPosition()
         self._length: int | None = None
+        self._ahead = BATCHES
+        self._room = threading.Semaphore(BATCHES)
         self.wait = input_wait.Wait()
         """The time that this process waits for its batches."""
 
@@ -73,7 +75,15 @@ class Feed:
     def remaining(self) -> Generator[batching.Batch, None, None]:
         """The remaining batches of this epoch."""
         batches = self._source.epoch(self._state.epoch, self._state.example)
-        return self._counted(self.wait.timed(prefetched(batches)))
+        self._room = threading.Semaphore(self._ahead)
+        return self._counted(self.wait.timed(prefetched(batches, self._room)))
+
+    def expect(self, count: int) -> None:
+        """Prepare enough for so many batches that are requested in a row."""
+        more = count - 1 + BATCHES - self._ahead
+        if more > 0:
+            self._ahead += more
+            self._room.release(more)
 
     def end_epoch(self) -> None:
         """Skip the rest of this epoch."""
@@ -92,10 +102,12 @@ class Feed:
 
 
 def prefetched(
-    batches: Generator[batching.Batch, None, None],
+    batches: Generator[batching.Batch, None, None], room: threading.Semaphore
 ) -> Generator[batching.Batch, None, None]:
-    """Prepare batches ahead in a thread, which ends with this generator. Errors replace batches."""
-    room = threading.Semaphore(BATCHES)
+    """Prepare batches ahead in a thread, which ends with this generator. Errors replace batches.
+
+    `room` has the number of batches that may be ready.
+    """
     ready: queue.SimpleQueue[batching.Batch | BaseException | None] = queue.SimpleQueue()
     leaving = threading.Event()
 

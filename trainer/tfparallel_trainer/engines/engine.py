@@ -8,6 +8,9 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from typing import Any, Protocol
 
+import numpy as np
+import numpy.typing as npt
+
 from tfparallel_trainer import errors, user
 from tfparallel_trainer.comms import cluster
 from tfparallel_trainer.contract import verification
@@ -67,6 +70,8 @@ Watched = Callable[[Iterator[batching.Batch]], Iterator[batching.Batch]]
 """Iterates over batches, and reports each as done."""
 
 
+Numbers = npt.NDArray[np.float64]
+
 REQUESTS = len(StepRequest) + fingerprints.SUMMANDS
 """Numbers that a process adds to the sum over all processes in a step."""
 
@@ -75,19 +80,55 @@ class Step(abc.ABC):
     """Computes a step of all ranks at each call. Each engine defines `compute`."""
 
     def __init__(
-        self, module: user.Module, replica: Replica, parts: int, targets: Any = None
+        self,
+        module: user.Module,
+        replica: Replica,
+        parts: int,
+        targets: Any = None,
+        *,
+        leaves_out: bool = False,
     ) -> None:
         """Take a replica of this process, and the number of parts of a batch.
 
-        `targets` come from all over the data, if the data has them at hand.
+        `targets` come from all over the data, if the data has them at hand. With `leaves_out`, a
+        step that is not finite changes nothing but the seeds.
         """
         self.module = module
+        self.leaves_out = leaves_out
         self._replica = replica
         self._targets = targets
         self._is_tried = parts == 1
         self.referee: Callable[[int, batching.Batch, bool], Check | None] | None = None
         """Returns what compares a step, by its number from 1, with one process. None: that is not
         due. It takes the batch, and whether observers changed variables since the last step."""
+
+    @property
+    def may_repeat(self) -> bool:
+        """Whether one call of TensorFlow may compute several steps."""
+        return False
+
+    def run_steps(
+        self, step: int, batches: Sequence[batching.Batch], requests: frozenset[StepRequest]
+    ) -> list[StepResult]:
+        """Compute a step on each batch; `step` is the number of the first one, from 0.
+
+        The requests of this process go with the first step. After a step that is not finite, and
+        whose gradients are applied, there may be fewer results than batches.
+        """
+        results: list[StepResult] = []
+        while len(results) < len(batches):
+            remaining, number = batches[len(results) :], step + len(results)
+            count = self.count_together(remaining, requests)
+            if count == 1:
+                results.append(self(number, remaining[0], requests))
+            else:
+                results += self._execute(number, remaining[:count], requests)
+            requests &= {StepRequest.METRICS}
+            if not (self.leaves_out or all(result.finite for result in results)):
+                break
+            if len(results) < len(batches):
+                results[-1] = _checked(results[-1])
+        return results
 
     def __call__(
         self, step: int, batch: batching.Batch, requests: frozenset[StepRequest]
@@ -96,14 +137,34 @@ class Step(abc.ABC):
 
         Different examples in two processes raise a UserCodeError.
         """
+        self._check_examples(batch)
+        gives_metrics = StepRequest.METRICS in requests
+        numbers = _numbers(batch, requests)
+        output = self.compute(step, batch, numbers, gives_metrics=gives_metrics)
+        return self._result(step, batch, output)
+
+    def _execute(
+        self, step: int, batches: Sequence[batching.Batch], requests: frozenset[StepRequest]
+    ) -> list[StepResult]:
+        """Compute several steps in one execution."""
+        self._check_examples(batches[0])
+        rows = [_numbers(batches[0], requests)]
+        rows += [_numbers(batch, frozenset()) for batch in batches[1:]]
+        outputs = self.compute_together(step, batches, np.stack(rows))
+        return [
+            self._result(step + index, batch, output)
+            for index, (batch, output) in enumerate(zip(batches, outputs, strict=True))
+        ]
+
+    def _check_examples(self, batch: batching.Batch) -> None:
         part = next((part for part in batch.parts if part is not None), None)
         if not self._is_tried and part is not None:
             self._is_tried = True
             self.check(part)
-        numbers = [float(request in requests) for request in StepRequest]
-        numbers += fingerprints.summands(batch.fingerprint)
-        gives_metrics = StepRequest.METRICS in requests
-        output = self.compute(step, batch, numbers, gives_metrics=gives_metrics)
+
+    def _result(
+        self, step: int, batch: batching.Batch, output: train_step.StepOutput
+    ) -> StepResult:
         sums = output.requests
         if not fingerprints.alike(sums[len(StepRequest) :]):
             raise errors.UserCodeError(
@@ -127,7 +188,7 @@ class Step(abc.ABC):
 
     @abc.abstractmethod
     def compute(
-        self, step: int, batch: batching.Batch, requests: Sequence[float], *, gives_metrics: bool
+        self, step: int, batch: batching.Batch, requests: Numbers, *, gives_metrics: bool
     ) -> train_step.StepOutput:
         """Compute a step and apply its gradients.
 
@@ -136,14 +197,44 @@ class Step(abc.ABC):
         engine adds them up in steps.
         """
 
+    def count_together(
+        self, batches: Sequence[batching.Batch], requests: frozenset[StepRequest]
+    ) -> int:
+        """How many of the first batches `compute_together` takes, the same on every process."""
+        return 1
+
+    def compute_together(
+        self, step: int, batches: Sequence[batching.Batch], requests: Numbers
+    ) -> Sequence[train_step.StepOutput]:
+        """Compute steps in one execution, without metrics; `requests` has a row for each."""
+        raise NotImplementedError
+
     def check(self, part: Any) -> None:
         """Refuse a model in which examples depend on each other, by trying it on these."""
         with user.guard(self.module.path, "computing the loss of some examples raised"):
             independence.check(self._replica, part, self._targets)
 
 
+def _checked(result: StepResult) -> StepResult:
+    """The result of a step whose check, if one is due, is made: another step follows."""
+    if result.check is None:
+        return result
+    check = result.check()
+    return dataclasses.replace(result, check=lambda: check)
+
+
+def _numbers(batch: batching.Batch, requests: frozenset[StepRequest]) -> Numbers:
+    """What a process adds to the sum of a step over all: [REQUESTS]."""
+    is_requested = [float(request in requests) for request in StepRequest]
+    return np.array([*is_requested, *fingerprints.summands(batch.fingerprint)])
+
+
 class Engine(Protocol):
     """Computes one step for each submitted batch, in any order."""
+
+    @property
+    def may_repeat(self) -> bool:
+        """Whether one call of TensorFlow may compute several steps."""
 
     @property
     def pending(self) -> int:
@@ -153,9 +244,12 @@ class Engine(Protocol):
         """Reset the metrics."""
 
     def submit(
-        self, step: int, batch: batching.Batch, requests: frozenset[StepRequest]
+        self, step: int, batches: Sequence[batching.Batch], requests: frozenset[StepRequest]
     ) -> tuple[Sequence[StepResult], frozenset[StepRequest]]:
-        """Submit a batch. Return the results that are ready and the requests of all processes."""
+        """Submit batches; `step` is the number of the first one's step, from 0.
+
+        Return the results that are ready, and the requests of all processes.
+        """
 
     def drain(self) -> Sequence[StepResult]:
         """Wait for all pending steps, and return the results since the last call."""
@@ -192,18 +286,23 @@ class Synchronous:
         self._examples = examples
         self._latest: dict[str, float] | None = None
 
+    @property
+    def may_repeat(self) -> bool:
+        """Whether one call of TensorFlow may compute several steps."""
+        return self._step.may_repeat
+
     def reset(self) -> None:
         """Reset the metrics."""
         self._latest = None
         evaluate.reset_metrics(self._replicas)
 
     def submit(
-        self, step: int, batch: batching.Batch, requests: frozenset[StepRequest]
+        self, step: int, batches: Sequence[batching.Batch], requests: frozenset[StepRequest]
     ) -> tuple[Sequence[StepResult], frozenset[StepRequest]]:
-        """Compute the step."""
-        result = self._step(step, batch, requests)
-        self._latest = result.metrics
-        return [result], result.requests
+        """Compute the steps."""
+        results = self._step.run_steps(step, batches, requests)
+        self._latest = results[-1].metrics
+        return results, frozenset().union(*(result.requests for result in results))
 
     def drain(self) -> Sequence[StepResult]:
         """Nothing is ever pending."""

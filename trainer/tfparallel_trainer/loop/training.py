@@ -8,6 +8,7 @@ A checkpoint is copied at its step and written while training continues (`checkp
 
 import contextlib
 import dataclasses
+import itertools
 import math
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -50,6 +51,10 @@ class CheckpointSchedule:
     def due_after(self, step: int) -> bool:
         """Whether the number of a step asks for a checkpoint; the same on every process."""
         return self._steps is not None and step % self._steps == 0
+
+    def steps_until_due(self, step: int) -> float:
+        """How many steps after this one end with one that asks for a checkpoint."""
+        return math.inf if self._steps is None else self._steps - step % self._steps
 
     def saved(self) -> None:
         """A checkpoint was saved, for whatever reason: minutes count from now."""
@@ -156,8 +161,8 @@ class Training:
 
     def _go_through(self, batches: Iterator[batching.Batch]) -> bool:
         """Make a step of each batch; whether the epoch ended before training did."""
-        for batch in batches:
-            requests = self._observed_step(batch)
+        while execution := self._next_batches(batches):
+            requests = self._observed_steps(execution)
             if StepRequest.FAILED in requests:
                 self._fail()
             if StepRequest.STOP in requests:
@@ -174,17 +179,29 @@ class Training:
                 self._report()
         return True
 
-    def _observed_step(self, batch: batching.Batch) -> _Requests:
+    def _next_batches(self, batches: Iterator[batching.Batch]) -> list[batching.Batch]:
+        """Those of the next execution: nothing but steps is due before its end."""
+        most: float = 1
+        if self.engine.may_repeat and not self.observer.each_batch:
+            most = min(
+                self.spec.steps_per_execution or 1,
+                self.schedule.steps_until_due(self._step),
+                math.inf if self.spec.steps is None else self.spec.steps - self._step,
+            )
+        self.examples.expect(int(most))
+        return list(itertools.islice(batches, int(most)))
+
+    def _observed_steps(self, batches: Sequence[batching.Batch]) -> _Requests:
         if not self.observer.each_batch:
-            return self._make_step(batch)
+            return self._make_steps(batches)
         self.observer.batch_begins(self._batches)
-        requests = self._make_step(batch)
+        requests = self._make_steps(batches)
         if not self._tally.means():  # of workers' steps none of this epoch has come back
             self._drain()
         self.observer.batch_ends(self._batches - 1, {"loss": math.nan, **self._values()})
         return requests
 
-    def _make_step(self, batch: batching.Batch) -> _Requests:
+    def _make_steps(self, batches: Sequence[batching.Batch]) -> _Requests:
         is_requested = {
             StepRequest.STOP: self.termination.asked,
             StepRequest.REPORT: self.reporter.due,
@@ -195,18 +212,20 @@ class Training:
         }
         self._changes = self.observer.changes
         own_requests = frozenset(request for request, is_set in is_requested.items() if is_set)
-        results, requests = self.engine.submit(self._step, batch, own_requests)
-        self._step += 1
-        self._batches += 1
-        self._count(results)
+        completed = self._step - self.engine.pending
+        results, requests = self.engine.submit(self._step, batches, own_requests)
+        self._step += len(batches)
+        self._batches += len(batches)
+        self._count(results, completed)
         return requests
 
     def _drain(self) -> None:
-        self._count(self.engine.drain())
+        completed = self._step - self.engine.pending
+        self._count(self.engine.drain(), completed)
 
-    def _count(self, results: _Results) -> None:
-        for result in results:
-            step = self._step - self.engine.pending
+    def _count(self, results: _Results, completed: int) -> None:
+        """Count steps, of which so many were completed before."""
+        for step, result in enumerate(results, completed + 1):
             self.reporter.stepped(step, result.examples, result.loss, result.staleness)
             if result.check is not None:
                 self.reporter.verified(result.check())
@@ -214,20 +233,20 @@ class Training:
             if result.finite or self.observer.takes_non_finite:
                 self._tally.add(result.losses, result.examples)
             else:
-                self._leave_out(result.loss)
+                self._leave_out(step, result.loss)
             self.watch.moved(f"step {step}")
 
-    def _leave_out(self, loss: float) -> None:
+    def _leave_out(self, step: int, loss: float) -> None:
         """Count a step that was not finite, or end training because of it."""
         what = "a gradient is not finite" if math.isfinite(loss) else f"the loss is {loss}"
         if self.spec.on_non_finite_loss is job_file.OnNonFiniteLoss.STOP:
             self.writer.wait()
             raise errors.NonFiniteError(
-                f"In step {self._step} {what}: training stopped, {self._last_good()} Lower the "
+                f"In step {step} {what}: training stopped, {self._last_good()} Lower the "
                 "learning rate, clip gradients or look for missing values in the data. "
                 "trainer.onNonFiniteLoss: Continue would leave such steps out."
             ).on_every_process()
-        self.reporter.left_out(self._step, what, first=not self._left_out)
+        self.reporter.left_out(step, what, first=not self._left_out)
         self._left_out = True
 
     def _last_good(self) -> str:

@@ -66,11 +66,18 @@ class StepOutput(NamedTuple):
     metrics: Any = None
     """Over all ranks, by name; None if the step adds none up."""
 
-    def fetch(self) -> "StepOutput":
-        """The same as arrays, and metrics as numbers."""
-        loss, terms, requests, finite = (tensor.numpy() for tensor in self[:4])
-        numbers = None if self.metrics is None else metric_sums.numbers(self.metrics)
-        return StepOutput(loss, terms, requests, finite, numbers)
+    def pack(self) -> tf.Tensor:
+        """All but the metrics as one float64 vector, which takes one read."""
+        head = tf.stack([self.loss, tf.cast(self.finite, tf.float64)])
+        return tf.concat([head, self.terms, self.requests], 0)
+
+    @classmethod
+    def unpack(
+        cls, vector: Any, terms: int, metrics: Mapping[str, float] | None = None
+    ) -> "StepOutput":
+        """From the array of such a vector, which has so many terms."""
+        end = 2 + terms
+        return cls(vector[0], vector[2:end], vector[end:], bool(vector[1]), metrics)
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)

@@ -59,6 +59,7 @@ class MeshRun(engine.RunTemplate):
             leaves_out=leaves_out,
             verify=self.context.settings.job.trainer.verify,
             targets=engine_setup.training.targets(independence.POOL),
+            may_repeat=self.context.settings.job.trainer.steps_per_execution is not None,
         )
         synchronous = engine.Synchronous(
             engine_setup.replicas, step, evaluator, engine_setup.evaluation

@@ -11,6 +11,7 @@ from tfparallel_trainer import errors, user
 from tfparallel_trainer.contract import job_file
 from tfparallel_trainer.data import batching, nest
 from tfparallel_trainer.engines import engine
+from tfparallel_trainer.engines.mesh import repetition
 from tfparallel_trainer.objective import (
     checks,
     evaluate,
@@ -43,12 +44,14 @@ class MeshTrainStep(engine.Step):
         leaves_out: bool = False,
         verify: job_file.Verify = job_file.Verify.OFF,
         targets: Any = None,
+        may_repeat: bool = False,
     ) -> None:
-        super().__init__(module, replicas[0], replicas[0].data.size, targets)
+        parts = replicas[0].data.size
+        super().__init__(module, replicas[0], parts, targets, leaves_out=leaves_out)
         self._replicas = replicas
         self._spec = spec
         self._batch_size = batch_size
-        self._leaves_out = leaves_out
+        self._may_repeat = may_repeat
         # In the sums within the forward pass, or in what it assigns.
         self._all_take_part = any(
             synchrony.layers(replica.model) or replica.updates for replica in replicas
@@ -57,6 +60,7 @@ class MeshTrainStep(engine.Step):
         """Whether XLA compiles the step as a whole."""
         self._traced: dict[tuple[tuple[bool, ...], bool, bool], Any] = {}
         self._traits: list[train_step.PhaseTraits] | None = None
+        self._checks: replica_referee.ReplicaReferee | None = None
         if leaves_out and checks.defines_phases(replicas[0].model):
             raise errors.UserCodeError(
                 f"onNonFiniteLoss is Continue, and {type(replicas[0].model).__name__} defines "
@@ -66,7 +70,13 @@ class MeshTrainStep(engine.Step):
             )
         if verify is not job_file.Verify.OFF:
             is_always = verify is job_file.Verify.ALWAYS
-            self.referee = replica_referee.ReplicaReferee(replicas, self, spec, always=is_always)
+            self._checks = replica_referee.ReplicaReferee(replicas, self, spec, always=is_always)
+            self.referee = self._checks
+
+    @property
+    def may_repeat(self) -> bool:
+        """Whether the job asks for executions of several steps."""
+        return self._may_repeat
 
     def trace(self, pattern: tuple[bool, ...]) -> Any:
         """Trace the step on a few examples for a check (see `trials.Trial`)."""
@@ -101,7 +111,7 @@ class MeshTrainStep(engine.Step):
         )
 
     def compute(
-        self, step: int, batch: batching.Batch, requests: Sequence[float], *, gives_metrics: bool
+        self, step: int, batch: batching.Batch, requests: engine.Numbers, *, gives_metrics: bool
     ) -> train_step.StepOutput:
         """Run the step on this process's parts of a batch."""
         rank_parts = batch.parts
@@ -113,14 +123,60 @@ class MeshTrainStep(engine.Step):
         parts = [part for part in rank_parts if part is not None]
         # If the step is left out, the metrics stay as they were, so the step itself cannot return
         # them.
-        gives_metrics = gives_metrics and not self._leaves_out
+        gives_metrics = gives_metrics and not self.leaves_out
         fits = batch.examples <= self._batch_size
-        output: train_step.StepOutput = self._function(pattern, gives_metrics, fits=fits)(
+        if all(pattern) and fits and not gives_metrics and self._repetition is not None:
+            (output,) = self._repeat(step, [rank_parts], batch.examples, requests[np.newaxis])
+            return output
+        vector, values = self._function(pattern, gives_metrics, fits=fits)(
             tf.constant(step, tf.int64),
-            tf.constant([*requests, batch.examples], tf.float64),
+            tf.constant(np.append(requests, batch.examples)),
             nest.convert(tf.convert_to_tensor, parts),
         )
-        return output.fetch()
+        metrics = metric_sums.numbers(values) if gives_metrics else None
+        return train_step.StepOutput.unpack(vector.numpy(), len(self._replica.terms), metrics)
+
+    def count_together(
+        self, batches: Sequence[batching.Batch], requests: frozenset[engine.StepRequest]
+    ) -> int:
+        """Batches of one shape, up to the next step that is compared with one process."""
+        is_larger = batches[0].examples > self._batch_size
+        if len(batches) == 1 or is_larger or engine.StepRequest.METRICS in requests:
+            return 1
+        most = len(batches)
+        if self._checks is not None:
+            has_changed = engine.StepRequest.CHANGED in requests
+            most = min(most, self._checks.steps_to_check(batches[0].examples, changed=has_changed))
+        count = repetition.count_alike(batches[:most])
+        return count if count > 1 and self._repetition is not None else 1
+
+    def compute_together(
+        self, step: int, batches: Sequence[batching.Batch], requests: engine.Numbers
+    ) -> Sequence[train_step.StepOutput]:
+        """Run the steps in one call."""
+        return self._repeat(step, [batch.parts for batch in batches], batches[0].examples, requests)
+
+    def _repeat(
+        self, step: int, parts: Sequence[Any], examples: int, requests: engine.Numbers
+    ) -> Sequence[train_step.StepOutput]:
+        """Run steps on parts of so many examples over all ranks."""
+        column = np.full((len(parts), 1), float(examples))
+        rows = self._repetition(
+            tf.constant(step, tf.int64),
+            tf.constant(np.concatenate([requests, column], 1)),
+            repetition.stack_parts(parts),
+        ).numpy()
+        return [train_step.StepOutput.unpack(row, len(self._replica.terms)) for row in rows]
+
+    @functools.cached_property
+    def _repetition(self) -> Any:
+        """The step on several batches, of which each rank has a part; None if it cannot be."""
+        if not self._may_repeat:
+            return None
+        function = self._function((True,) * len(self._replicas), False)
+        return repetition.build_loop(
+            function, engine.REQUESTS + 1, [self._spec] * len(self._replicas)
+        )
 
     def _function(
         self, pattern: tuple[bool, ...], gives_metrics: bool, *, fits: bool = True
@@ -136,7 +192,7 @@ class MeshTrainStep(engine.Step):
     def _trace(self, pattern: tuple[bool, ...], gives_metrics: bool, fits: bool) -> Any:
         most = -(-self._batch_size // self._replicas[0].data.size)
 
-        def run(step: tf.Tensor, numbers: tf.Tensor, parts: Any) -> train_step.StepOutput:
+        def run(step: tf.Tensor, numbers: tf.Tensor, parts: Any) -> Any:
             remaining, first = iter(parts), self._replicas[0]
             requests, examples = numbers[:-1], numbers[-1]
             outputs = []
@@ -153,10 +209,16 @@ class MeshTrainStep(engine.Step):
                 )
                 with tf.device(local_replica.device):
                     outputs.append(self._rank_step(local_replica, rank_input))
-            return outputs[0]
+            return outputs[0].pack(), outputs[0].metrics
 
         with user.guard(self.module.path, "tracing a training step raised"):
-            function = tf.function(run, autograph=False, jit_compile=self._is_one_program or None)
+            attributes = repetition.ATTRIBUTES if self._may_repeat else None
+            function = tf.function(
+                run,
+                autograph=False,
+                jit_compile=self._is_one_program or None,
+                experimental_attributes=attributes,
+            )
             return function.get_concrete_function(
                 tf.TensorSpec((), tf.int64),
                 tf.TensorSpec((engine.REQUESTS + 1,), tf.float64),
@@ -176,7 +238,7 @@ class MeshTrainStep(engine.Step):
         self, replica: Replica, rank_input: train_step.RankInput
     ) -> list[train_step.ReducedPhase]:
         """Compute and apply each phase on a rank; returns their results."""
-        before = state.Memory(replica) if self._leaves_out else None
+        before = state.Memory(replica) if self.leaves_out else None
         results = []
         for phase, shared in train_step.compute_phases(replica, rank_input):
             results.append(shared)

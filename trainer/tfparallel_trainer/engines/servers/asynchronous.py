@@ -65,6 +65,8 @@ class Work:
 class Asynchronous:
     """Steps of workers that do not wait for each other; an `engine.Engine`."""
 
+    may_repeat = False
+
     ledger: Ledger[Work]
     workers: presence.Workers
     replica: Replica
@@ -97,9 +99,10 @@ class Asynchronous:
         self._states = self._nothing()
 
     def submit(
-        self, step: int, batch: batching.Batch, requests: frozenset[engine.StepRequest]
+        self, step: int, batches: Sequence[batching.Batch], requests: frozenset[engine.StepRequest]
     ) -> tuple[Sequence[engine.StepResult], frozenset[engine.StepRequest]]:
         """Submit a batch to the next free worker."""
+        (batch,) = batches
         changed = engine.StepRequest.CHANGED in requests
         if self.referee is not None and self.referee.is_due(batch.examples, changed=changed):
             self._omission = self.referee.omission(step)

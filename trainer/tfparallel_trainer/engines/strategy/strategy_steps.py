@@ -194,13 +194,15 @@ class StrategyTrainStep(engine.Step):
             self.referee = Omission(omitted)
 
     def compute(
-        self, step: int, batch: batching.Batch, requests: Sequence[float], *, gives_metrics: bool
+        self, step: int, batch: batching.Batch, requests: engine.Numbers, *, gives_metrics: bool
     ) -> train_step.StepOutput:
         """Run the step on all replicas."""
         first, number = tf.constant(requests, tf.float64), tf.constant(step, tf.int64)
         spread = self._steps.spread(lambda index: [tf.zeros_like(first) if index else first])
-        tensors = self._steps.on_batch("a training step", _step, batch, self._spec, number, spread)
-        return train_step.StepOutput(*tensors).fetch()
+        (vector,) = self._steps.on_batch(
+            "a training step", _step, batch, self._spec, number, spread
+        )
+        return train_step.StepOutput.unpack(vector.numpy(), len(self._replica.terms))
 
 
 class StrategyEngine(engine.Synchronous):
@@ -266,7 +268,7 @@ def _step(
     number: tf.Tensor,
     requests: Sequence[tf.Tensor],
 ) -> list[tf.Tensor]:
-    """The fields of a `StepOutput` that are tensors."""
+    """A `StepOutput` as a vector."""
     rank_input = train_step.RankInput(
         part=part, step=number, requests=requests[0], maybe_empty=not everywhere
     )
@@ -276,8 +278,7 @@ def _step(
             results.append(shared)
             with NoReduceContext():
                 phase.optimizer.apply(shared.gradients, phase.variables)
-    *tensors, _ = train_step.combine_phases(results)
-    return tensors
+    return [train_step.combine_phases(results).pack()]
 
 
 def _sums(replica: Replica, part: Any, everywhere: bool) -> list[tf.Tensor]:

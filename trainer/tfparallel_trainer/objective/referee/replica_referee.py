@@ -43,6 +43,16 @@ class CheckSchedule:
         self._steps = self._changes = 0
         self._divisions: set[sampling.Division] = set()
 
+    def steps_to_check(self, examples: int, *, changed: bool = False) -> int:
+        """How many steps on batches of so many examples end with one that is to be checked.
+
+        It changes nothing. If steps are not finite, the check comes later.
+        """
+        is_new = sampling.division(examples, self._ranks) not in self._divisions
+        if self._always or changed or is_new:
+            return 1
+        return (1 << self._steps.bit_length()) - self._steps
+
     def is_due(self, examples: int, *, changed: bool = False) -> bool:
         """Whether the step on a batch of so many examples, which is made, is to be checked.
 
@@ -80,6 +90,7 @@ class ReplicaReferee:
         """Examples of a check; fewer once a device had no memory for them."""
         self._obstacle: str | None = None
         """Why steps cannot be compared."""
+        self.steps_to_check = self._schedule.steps_to_check
 
     def __call__(
         self, step: int, batch: batching.Batch, changed: bool = False

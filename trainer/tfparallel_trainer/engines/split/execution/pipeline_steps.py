@@ -50,16 +50,16 @@ class PipelineTrainStep(engine.Step):
     ) -> None:
         divided = local_ranks.partition
         parts = divided.mesh.data * divided.microbatches
-        super().__init__(module, local_ranks.local[0].head, parts, targets)
+        head = local_ranks.local[0].head
+        super().__init__(module, head, parts, targets, leaves_out=leaves_out)
         self._ranks = local_ranks
         self._spec = spec
         self._full_shares = local_ranks.shares(batch_size)
-        self._leaves_out = leaves_out
         self._traced: dict[stage_worker.Shares, Any] = {}
         self._kinds: step_reduction.Kinds = {}
 
     def compute(
-        self, step: int, batch: batching.Batch, requests: Sequence[float], *, gives_metrics: bool
+        self, step: int, batch: batching.Batch, requests: engine.Numbers, *, gives_metrics: bool
     ) -> train_step.StepOutput:
         """Run the step on this process's parts of a batch."""
         shares = self._ranks.shares(batch.examples)
@@ -153,7 +153,7 @@ class PipelineTrainStep(engine.Step):
     ) -> Any:
         workload = stage_worker.Workload(shares=shares, parts=parts, step=step)
         return self._reduction(self._ranks.partition, workload, signals).update(
-            leaves_out=self._leaves_out
+            leaves_out=self.leaves_out
         )
 
     def _reduction(
