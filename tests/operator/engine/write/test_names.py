@@ -15,7 +15,7 @@ from testing.operator import namespaces, objects
 from testing.operator.namespaces import Namespace
 from tfparallel_operator.api import names, schema
 from tfparallel_operator.api_server import errors, resources
-from tfparallel_operator.core.life import cleanup, obstacles
+from tfparallel_operator.core.life import dead_nodes, obstacles
 
 FINALIZER = "example.com/flush-logs"
 _OURS = f"{names.LABEL_MANAGED_BY}={names.MANAGED_BY}"
@@ -28,7 +28,7 @@ def is_impatient(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def _be_impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     """Have pods on lost nodes be late in seconds."""
-    monkeypatch.setattr(cleanup, "PATIENCE", datetime.timedelta(seconds=3))
+    monkeypatch.setattr(dead_nodes, "PATIENCE", datetime.timedelta(seconds=3))
     monkeypatch.setattr(obstacles, "STUCK_AFTER", datetime.timedelta(seconds=6))
 
 
