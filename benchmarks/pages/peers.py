@@ -73,7 +73,7 @@ _TENSOR: Mapping[str, Competitor] = {
 }
 _PIPELINE: Mapping[str, Competitor] = {
     "trainer": functools.partial(
-        competitors.ours, count=2, mesh={"stage": 2, "microbatches": competitors.MICROBATCHES}
+        competitors.ours, count=2, mesh={"stage": 2, "microbatches": workloads.MICROBATCHES}
     ),
     "PyTorch, Schedule1F1B": functools.partial(
         _data, script="torch_pipeline", framework="torch", reporter=1

@@ -20,8 +20,6 @@ from tfparallel.backends.local import ports
 from tfparallel_trainer.contract import environment
 
 Mesh = dict[str, object]
-MICROBATCHES = 8
-"""Of a batch in a pipeline, as in `torch_pipeline.py`."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -71,44 +69,41 @@ def requirements(name: str) -> pathlib.Path:
 
 def ours(name: str, folder: pathlib.Path, *, count: int = 1, mesh: Mesh | None = None) -> RunTimes:
     """Run the trainer on so many processes, with a mesh under ModelSplit."""
-    settings = {
-        "module": "job.py",
-        "epochs": run.EPOCHS,
-        "globalBatchSize": workloads.MODELS[name].batch,
-    }
     strategy = "MultiWorkerMirrored" if mesh is None else "ModelSplit"
     with tempfile.TemporaryDirectory() as work:
         environments = launch.environments(
             pathlib.Path(work),
             processes.ROOT / "benchmarks" / "peers",
-            settings,
+            _settings(name),
             processes=count,
             strategy=strategy,
             mesh=mesh,
             more={"BENCHMARK_MODEL": name},
         )
-        return _ours(name, processes.TRAINER, environments, pathlib.Path(work))
+        return _ours(name, environments, pathlib.Path(work))
 
 
 def our_servers(name: str, folder: pathlib.Path) -> RunTimes:
     """Run the trainer with one server and two workers."""
-    settings = {
+    with tempfile.TemporaryDirectory() as work:
+        environments = launch.with_servers(
+            pathlib.Path(work), processes.ROOT / "benchmarks" / "peers", _settings(name)
+        )
+        variables = [{**process, "BENCHMARK_MODEL": name} for process in environments.values()]
+        return _ours(name, variables, pathlib.Path(work))
+
+
+def _settings(name: str) -> dict[str, object]:
+    """Of our trainer, for a model."""
+    return {
         "module": "job.py",
         "epochs": run.EPOCHS,
         "globalBatchSize": workloads.MODELS[name].batch,
     }
-    with tempfile.TemporaryDirectory() as work:
-        environments = launch.with_servers(
-            pathlib.Path(work), processes.ROOT / "benchmarks" / "peers", settings
-        )
-        variables = [{**process, "BENCHMARK_MODEL": name} for process in environments.values()]
-        return _ours(name, processes.TRAINER, variables, pathlib.Path(work))
 
 
-def _ours(
-    name: str, command: Sequence[str], environments: list[dict[str, str]], work: pathlib.Path
-) -> RunTimes:
-    started = _run(command, environments, work)
+def _ours(name: str, environments: list[dict[str, str]], work: pathlib.Path) -> RunTimes:
+    started = _run(processes.TRAINER, environments, work)
     events = [event for event in processes.read(work / "output") if event.kind == "train"]
     steps = workloads.MODELS[name].steps
     ends = {

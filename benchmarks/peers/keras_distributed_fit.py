@@ -13,20 +13,6 @@ from benchmarks.peers import run, workloads
 JIT = {"auto": "auto", "yes": True, "no": False}
 
 
-class Reporter(keras.callbacks.Callback):
-    """Reports of the first process."""
-
-    has_begun = False
-
-    def on_train_batch_end(self, batch, logs=None):
-        if not self.has_begun:
-            self.has_begun = True
-            run.report_first_step()
-
-    def on_epoch_end(self, epoch, logs=None):
-        run.report_epoch(epoch + 1, float(logs["loss"]))
-
-
 def main(distribution, jit):
     contest = run.contest()
     if distribution != "none":
@@ -40,7 +26,7 @@ def main(distribution, jit):
         jit_compile=JIT[jit],
     )
     is_shared = distribution == "data"
-    callbacks = [Reporter()] if contest.reports else []
+    callbacks = run.fit_callbacks(contest, keras.callbacks.Callback)
     for epoch, batches in enumerate(contest.epochs(shared=is_shared)):
         x, y = (np.concatenate(part) for part in zip(*batches, strict=True))
         model.fit(

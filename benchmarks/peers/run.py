@@ -9,7 +9,7 @@ import os
 import pathlib
 import signal
 from collections.abc import Iterator
-from typing import NoReturn
+from typing import Any, NoReturn
 
 import numpy as np
 
@@ -83,6 +83,23 @@ def report_first_step() -> None:
 def report_epoch(epoch: int, loss: float) -> None:
     """Report the end of an epoch from 1, and the mean of its losses."""
     events.write("epoch", epoch=epoch, loss=loss)
+
+
+def fit_callbacks(contest: Contest, base: type) -> list[Any]:
+    """Callbacks of `fit` that report, from the base class of one's Keras; none elsewhere."""
+
+    class Reporter(base):
+        has_begun = False
+
+        def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
+            if not self.has_begun:
+                self.has_begun = True
+                report_first_step()
+
+        def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
+            report_epoch(epoch + 1, float(logs["loss"]))
+
+    return [Reporter()] if contest.reports else []
 
 
 def leave(*, reports: bool) -> NoReturn:

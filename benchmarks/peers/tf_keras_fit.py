@@ -6,20 +6,6 @@ import tf_keras
 from benchmarks.peers import run, workloads
 
 
-class Keras2Reporter(tf_keras.callbacks.Callback):
-    """Reports of the first process."""
-
-    has_begun = False
-
-    def on_train_batch_end(self, batch, logs=None):
-        if not self.has_begun:
-            self.has_begun = True
-            run.report_first_step()
-
-    def on_epoch_end(self, epoch, logs=None):
-        run.report_epoch(epoch + 1, float(logs["loss"]))
-
-
 def main():
     contest = run.contest()
     strategy = tf.distribute.MultiWorkerMirroredStrategy()
@@ -43,7 +29,7 @@ def main():
     data = strategy.distribute_datasets_from_function(
         lambda _: tf.data.Dataset.range(run.EPOCHS * steps).map(share).prefetch(2)
     )
-    callbacks = [Keras2Reporter()] if contest.reports else []
+    callbacks = run.fit_callbacks(contest, tf_keras.callbacks.Callback)
     model.fit(data, epochs=run.EPOCHS, steps_per_epoch=steps, verbose=0, callbacks=callbacks)
     run.leave(reports=contest.reports)
 

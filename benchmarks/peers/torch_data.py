@@ -10,8 +10,16 @@ from benchmarks.peers import run, torch_models
 def main() -> None:
     """Train; the first process reports."""
     contest = run.contest()
-    torch.set_num_threads(1)
+    join(contest)
     module = torch_models.build(contest.name, contest.weights())
+    if contest.processes > 1:
+        module = parallel.DistributedDataParallel(module)
+    train(contest, module)
+
+
+def join(contest: run.Contest) -> None:
+    """Compute with one thread, and meet the other processes if there are any."""
+    torch.set_num_threads(1)
     if contest.processes > 1:
         distributed.init_process_group(
             "gloo",
@@ -19,8 +27,6 @@ def main() -> None:
             rank=contest.rank,
             world_size=contest.processes,
         )
-        module = parallel.DistributedDataParallel(module)
-    train(contest, module)
 
 
 def train(contest: run.Contest, module: torch.nn.Module, *, is_divided: bool = False) -> None:

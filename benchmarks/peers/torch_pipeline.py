@@ -1,30 +1,24 @@
 """A pipeline of two stages with PyTorch's schedule 1F1B over gloo."""
 
 import torch
-from torch import distributed, nn
+from torch import nn
 from torch.distributed import pipelining
 
-from benchmarks.peers import run, torch_models
-
-MICROBATCHES = 8
+from benchmarks.peers import run, torch_data, torch_models, workloads
 
 
 def main() -> None:
     """Train; the last stage knows the loss and reports."""
     contest = run.contest()
-    torch.set_num_threads(1)
-    distributed.init_process_group(
-        "gloo",
-        init_method=f"tcp://{contest.addresses[0]}",
-        rank=contest.rank,
-        world_size=contest.processes,
-    )
+    torch_data.join(contest)
     layers = list(torch_models.build(contest.name, contest.weights()))
     size = len(layers) // contest.processes
     module = nn.Sequential(*layers[contest.rank * size : (contest.rank + 1) * size])
     stage = pipelining.PipelineStage(module, contest.rank, contest.processes, torch.device("cpu"))
     schedule = pipelining.Schedule1F1B(
-        stage, MICROBATCHES, loss_fn=lambda output, y: torch_models.loss(contest.model, output, y)
+        stage,
+        workloads.MICROBATCHES,
+        loss_fn=lambda output, y: torch_models.loss(contest.model, output, y),
     )
     optimizer = torch_models.optimizer(contest.model, list(module.parameters()), fused=True)
     is_last = contest.rank == contest.processes - 1

@@ -1,7 +1,5 @@
 """The decoder with layers that are divided by columns and rows, as PyTorch's DTensor does it."""
 
-import torch
-from torch import distributed
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.tensor import Replicate
 from torch.distributed.tensor.parallel import (
@@ -25,13 +23,7 @@ BLOCK = {
 def main() -> None:
     """Train; the first process reports."""
     contest = run.contest()
-    torch.set_num_threads(1)
-    distributed.init_process_group(
-        "gloo",
-        init_method=f"tcp://{contest.addresses[0]}",
-        rank=contest.rank,
-        world_size=contest.processes,
-    )
+    torch_data.join(contest)
     mesh = init_device_mesh("cpu", (contest.processes,))
     module = torch_models.build(contest.name, contest.weights())
     plan = {

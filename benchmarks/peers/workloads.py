@@ -13,6 +13,8 @@ WORDS, LENGTH, WIDTH, HEADS, BLOCKS = 8000, 128, 256, 8, 4
 ROWS, TABLE_WIDTH, IDS = 200_000, 32, 20
 LAYERS, FEATURES = 20, 64
 STACK, STACK_WIDTH = 16, 1024
+MICROBATCHES = 8
+"""Of a batch in a pipeline."""
 EPSILON = 1e-3
 """Of a normalization, Keras' default."""
 
