@@ -52,7 +52,7 @@ class Contest:
             return stored["x"], stored["y"]
 
     def epochs(self, *, shared: bool = True) -> Iterator[list[tuple[np.ndarray, np.ndarray]]]:
-        """Batches of each epoch: this process' equal share of each, or all of it."""
+        """Batches of each epoch: this process's equal share of each, or all of it."""
         x, y = self.examples()
         batch = self.model.batch
         size = batch // self.processes if shared else batch
@@ -64,7 +64,7 @@ class Contest:
 
 
 def contest() -> Contest:
-    """Read this process' part from the environment."""
+    """Read this process's part from the environment."""
     addresses = tuple(os.environ["CONTEST_ADDRESSES"].split(","))
     return Contest(
         os.environ["CONTEST_MODEL"],

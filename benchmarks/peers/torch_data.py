@@ -30,7 +30,7 @@ def join(contest: run.Contest) -> None:
 
 
 def train(contest: run.Contest, module: torch.nn.Module, *, is_divided: bool = False) -> None:
-    """Train on this process' share of each batch, or on all of it if the layers are divided."""
+    """Train on this process's share of each batch, or on all of it if the layers are divided."""
     shared = not is_divided
     # The fused Adam takes either divided parameters or others.
     parameters = list(module.parameters())

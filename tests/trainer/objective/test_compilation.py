@@ -1,4 +1,4 @@
-"""Steps that XLA compiles: the same numbers, collectives outside, and what stands in the way."""
+"""Steps that XLA compiles: the same numbers, collectives outside, models that XLA refuses."""
 
 import dataclasses
 from collections.abc import Callable
