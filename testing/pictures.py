@@ -61,7 +61,7 @@ def title(document: str) -> str:
 
 
 def description(document: str) -> str:
-    """Return what a picture says to who does not see it."""
+    """Return what a picture tells people who do not see it."""
     return _text(parse(document), "desc")
 
 
@@ -87,7 +87,7 @@ def _parts(document: str) -> Sequence[str]:
 
 
 def faults(document: str) -> Iterator[str]:
-    """Yield which texts cover each other, are cut off, or are too small to read."""
+    """Yield the texts that cover each other, are cut off, or are too small to read."""
     _, _, width, height = map(float, str(parse(document).get("viewBox")).split())
     drawn = texts(document)
     for index, text in enumerate(drawn):

@@ -85,7 +85,7 @@ class History:
         self._saved: list[tuple[int, float]] = []
         self._end: End | None = None
         self._sealed = 0.0
-        """When all was trained for the last time: nobody makes that again."""
+        """When the workers last succeeded: no process trains again what was trained before."""
 
     def live(self, end: End, *, trains: bool) -> None:
         """Start a process, and end it; without `trains` it makes no step."""

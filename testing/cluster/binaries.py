@@ -98,7 +98,7 @@ def kubernetes_version(module: str = "tools") -> str:
 
 
 def pinned(module: str, dependency: str) -> str | None:
-    """The version of a dependency that a module's folder pins; None when it names it not."""
+    """The version of a dependency that a module's folder pins; None if it is not named."""
     text = (folders.SOURCE / module / "go.mod").read_text(encoding="utf-8")
     match = re.search(rf"^\s*{re.escape(dependency)} (v\S+)", text, re.MULTILINE)
     return None if match is None else match.group(1)

@@ -37,7 +37,7 @@ def load_image(name: str, archive: Path) -> None:
 
 
 def down(cluster_state: state.ClusterState, directory: Path) -> None:
-    """Delete the cluster; kind is content when there is none."""
+    """Delete the cluster; kind succeeds when there is none."""
     kubeconfig = directory / "kubeconfig"
     _kind("delete", "cluster", f"--name={PREFIX}{cluster_state.name}", f"--kubeconfig={kubeconfig}")
 

@@ -24,7 +24,7 @@ class Example:
     job: str = "gang"
     """A name in JOBS."""
     title: str = ""
-    """What tells it from other examples of the field."""
+    """What distinguishes it from other examples of the field."""
 
 
 def _container(**fields: Any) -> dict[str, Any]:

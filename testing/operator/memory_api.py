@@ -192,7 +192,7 @@ class MemoryApi(client.Client):
         return _copied(item)
 
     def remove(self, path: str, request: str = "") -> None:
-        """Take an object away, and what belongs to it."""
+        """Remove an object and what belongs to it."""
         item = self._objects.pop(path)
         self._record(_resource(path), "DELETED", item, request)
         for child in [
@@ -227,7 +227,7 @@ class MemoryApi(client.Client):
         self._record(_resource(path), "MODIFIED", self._find(path), "")
 
     def let_go(self) -> None:
-        """Have the pods end that are being deleted."""
+        """End the pods that are being deleted."""
         for path, item in list(self._objects.items()):
             if "deletionTimestamp" in item["metadata"]:
                 self.remove(path)

@@ -81,7 +81,7 @@ class SmallEngine:
                 task.cancel()
 
     async def run_until_quiet(self, seconds: float = 10.0) -> None:
-        """Let everything happen that follows by itself, then let time pass, and again."""
+        """Run all tasks until they wait, advance the clock, and run them again."""
         await self._quiet()
         self._time.advance(seconds)
         fire_due(self.timers)
@@ -178,7 +178,7 @@ class MemoryCluster:
         await self.let_go()
 
     async def let_go(self) -> None:
-        """Have the pods end that are being deleted, until nothing more happens."""
+        """End the pods that are being deleted, until nothing more happens."""
         await self.engine.run_until_quiet(seconds=0)
         self.api.let_go()
         await self.engine.run_until_quiet(seconds=0)

@@ -151,7 +151,7 @@ class Namespace:
         name: str = "digits",
         limit: float = waiting.LIMIT_SECONDS,
     ) -> Body:
-        """Wait until a job's status is so, and return it."""
+        """Wait until a job's status meets a condition, and return it."""
         return await waiting.until_async(lambda: self.status(name), what, limit, when=when)
 
     async def until_state(self, state: str, name: str = "digits") -> Body:
@@ -185,7 +185,7 @@ class Namespace:
         return pods
 
     async def until_refused(self, reason: str) -> Body:
-        """Wait until the job says for this reason that its pods are refused."""
+        """Wait until the job reports, with this reason, that its pods are refused."""
         return await waiting.until_async(
             lambda: self.condition("CreationRefused"),
             f"the pods are refused with {reason}",
@@ -216,7 +216,7 @@ class Namespace:
 
     @contextlib.asynccontextmanager
     async def creations(self) -> AsyncIterator[list[tuple[str, str, str]]]:
-        """Gather each pod that is created from now on: name, attempt, replica attempt.
+        """Collect each pod that is created from now on: name, attempt, replica attempt.
 
         All are there when this is left.
         """

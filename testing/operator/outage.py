@@ -31,7 +31,7 @@ def back_up(cluster: handle.Cluster, copy: pathlib.Path) -> None:
 
 
 def restore(cluster: handle.Cluster, copy: pathlib.Path) -> None:
-    """Have the cluster go on from a copy of the folder of its etcd."""
+    """Restart the cluster from a copy of its etcd's folder."""
     with _stopped(cluster, SERVERS):
         shutil.rmtree(cluster.directory / "etcd")
         shutil.copytree(copy, cluster.directory / "etcd")
@@ -67,7 +67,7 @@ def _wait_for_port(name: str, commands: Mapping[str, Sequence[str]]) -> None:
 
 
 def _is_free(port: int) -> bool:
-    """Whether all threads of whoever listened there are gone."""
+    """Whether all threads of the process that listened there are gone."""
     try:
         socket.create_server((controlplane.LOOPBACK, port)).close()
     except OSError:

@@ -60,7 +60,7 @@ class Site:
     async def send_in_turn(
         self, token: str | None, report: Any = None, job: str = "digits"
     ) -> tuple[int, str]:
-        """Send a report again for as long as it comes too early."""
+        """Send a report again until it no longer comes too early."""
         return await waiting.until_async(
             lambda: self.send(token, report, job),
             "the job's turn has come",

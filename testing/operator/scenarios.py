@@ -1,7 +1,7 @@
 """Lives of jobs, each a manifest and what happens to it, for tests that disturb the operator.
 
-A step may be done when the operator was disturbed before it and has not come as far as it
-would have: so each does what it can and nothing else.
+A disturbed operator may not have come as far as a step expects, so each step does what it can and
+nothing else.
 """
 
 import dataclasses

@@ -1,4 +1,4 @@
-"""A TFJob that says everything, and how tests change and convert it."""
+"""A TFJob with every field, and how tests change and convert it."""
 
 import copy
 import functools

@@ -143,7 +143,7 @@ def pytest_runtest_teardown(item: pytest.Item) -> Iterator[None]:
 
 @pytest.hookimpl
 def pytest_sessionfinish(session: pytest.Session) -> None:
-    """Hand over to the process that shares the tests out what this worker left for later."""
+    """Tell the process that distributes the tests what this worker left for later."""
     if _is_worker(session.config):
         output: dict[str, Any] = session.config.workeroutput  # type: ignore[attr-defined]
         output["serial"] = session.config.stash[tiers.SERIAL]

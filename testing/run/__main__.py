@@ -95,7 +95,7 @@ class Runner:
 
 
 def main() -> int:
-    """Run what the command line selects, and print what came of it."""
+    """Run what the command line selects, and print the result."""
     return run_until_interrupted(_run)
 
 

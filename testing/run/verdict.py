@@ -1,4 +1,4 @@
-"""What the parts of a run come to. Pure, but for the list of flaky tests."""
+"""What the parts of a run add up to. Pure, but for the list of flaky tests."""
 
 import dataclasses
 import pathlib

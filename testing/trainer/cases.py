@@ -43,7 +43,7 @@ class Case:
 
     model: str
     also: str
-    """What it brings into play besides."""
+    """What else it covers."""
     optimizer: str
     build: Callable[[bool], Any]
     """Takes whether BatchNormalization is synchronised."""
@@ -53,7 +53,7 @@ class Case:
 
     @property
     def name(self) -> str:
-        """Tells it apart: model and optimizer."""
+        """Identifies it: model and optimizer."""
         return f"{self.model}, {self.optimizer}"
 
     @property
@@ -210,7 +210,7 @@ def tf_config(members: dict[str, list[str]], role: str, index: int) -> str:
 def run_as_peer(
     train_all: Callable[[tasks.Cluster, Sequence[str]], Callable[[], object]],
 ) -> NoReturn:
-    """Join the other processes, train, and leave when all have come to that.
+    """Join the other processes, train, and leave when all have finished.
 
     Args:
         train_all: takes the cluster and the names of this process's devices; gives a barrier.

@@ -1,4 +1,4 @@
-"""Models that nobody of the project wrote, as jobs, compared with a plain Keras loop."""
+"""Public models, trained as jobs and compared with a plain Keras loop."""
 
 import contextlib
 import dataclasses
@@ -108,14 +108,14 @@ def layouts(name: str) -> list[StrategyLayout]:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class ModelOutcome:
-    """What became of a model on a layout."""
+    """The outcome of a model on a layout."""
 
     difference: float | None = None
     """The largest one of a weight from that of one process; None without a result."""
     refusal: str = ""
     """The sentence that ended the job before its first step."""
     fault: str = ""
-    """What may not be: a crash, a wrong number, a refusal after the first step."""
+    """What must not happen: a crash, a wrong number, a refusal after the first step."""
 
 
 def measure(
@@ -135,7 +135,7 @@ def measure(
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class JobResult:
-    """What a job has left."""
+    """What a job has left behind."""
 
     model: pathlib.Path
     losses: list[float]

@@ -64,7 +64,7 @@ CASES = tuple(map(_possible, cases.CASES))
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Trained:
-    """What the workers made of a case with one seed."""
+    """The workers' result for a case with one seed."""
 
     weights: Sequence[Any]
     staleness: float

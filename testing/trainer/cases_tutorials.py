@@ -19,7 +19,7 @@ _TENSORFLOW = "https://www.tensorflow.org/tutorials/distribute"
 
 @dataclasses.dataclass(frozen=True)
 class Tutorial:
-    """A script, what it is called where it comes from, and the replicas of its job."""
+    """A script, its title at its source, and the replicas of its job."""
 
     name: str
     title: str
@@ -28,7 +28,7 @@ class Tutorial:
     replicas: Mapping[str, int]
     arguments: tuple[str, ...] = ()
     accuracy: float = 0.5
-    """What it comes to at least, where it prints one: far above chance."""
+    """The least accuracy of a script that prints one: far above chance."""
 
     @property
     def published(self) -> str:

@@ -1,4 +1,4 @@
-"""What of Keras' fit holds under which strategy, as docs/how-to/fit.md shows it."""
+"""What each strategy supports of Keras' fit, as docs/how-to/fit.md shows it."""
 
 from collections.abc import Sequence
 

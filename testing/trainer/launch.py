@@ -111,7 +111,7 @@ def environments(
     """The environments of a job's processes: the first is the chief, the others are workers."""
     folder.mkdir(parents=True, exist_ok=True)
     job = folder / "job.json"
-    # What few tests are about takes seconds of each run.
+    # The checks against one process take seconds of each run, and few tests are about them.
     trainer = {"verify": "Off", **trainer}
     content: dict[str, object] = {"name": "test", "strategy": strategy, "trainer": trainer}
     job.write_text(json.dumps(content if mesh is None else {**content, "mesh": mesh}))

@@ -1,4 +1,4 @@
-"""Graphs for the planner that no layer stands behind."""
+"""Graphs for the planner without layers."""
 
 import dataclasses
 from collections.abc import Mapping, Sequence

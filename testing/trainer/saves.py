@@ -57,17 +57,17 @@ def listing(part: int = 0) -> str:
 
 @dataclasses.dataclass(frozen=True)
 class Moment:
-    """Of a save, at which a process ends."""
+    """The moment of a save at which a process ends."""
 
     event: str
-    """Of Python's, before which it is."""
+    """The process ends before this audit event of Python."""
     file: str = ""
-    """Of the checkpoint; none for its folder."""
+    """The file of the checkpoint that the event names; empty for its folder."""
     limit: int = 0
     """The process ends when it has written that many bytes of the file instead, if not 0."""
 
     def of_step(self, step: int) -> dict[str, str]:
-        """What tells a process that trains the model to end in the save of a step."""
+        """The environment of a process that trains the model and ends in the save of a step."""
         ending = f"-{step:010}/{self.file}".rstrip("/")
         return {"EVENT": self.event, "ENDING": ending, "LIMIT": str(self.limit)}
 

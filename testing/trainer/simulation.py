@@ -1,4 +1,4 @@
-"""Whether ranks that do their ordered lists come to the end of them.
+"""Checks whether ranks that work through their ordered lists finish them.
 
 A message blocks until the other end is there. So lists that end here end on any device, whatever it
 buffers.
@@ -13,12 +13,12 @@ from tfparallel_trainer.engines.split.pipeline import programs, schedule
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Simulation:
-    """How far ranks came when each did its list in order."""
+    """How far each rank got through its list."""
 
     pending: Mapping[int, programs.Step]
     """The ranks that wait forever, and for what; empty when all came to the end."""
     finished: Mapping[int, float]
-    """When each rank came as far as it could; each action takes 1, messages take no time."""
+    """When each rank got as far as it could; each action takes 1, messages take no time."""
     busy: Mapping[int, float]
     """How long each rank worked."""
 
@@ -29,7 +29,7 @@ class Simulation:
 
 
 def simulate(lists: Mapping[int, Iterable[programs.Step]]) -> Simulation:
-    """Let every rank do its list.
+    """Run every rank's list.
 
     Raises:
         ValueError: a rank has a collective operation that it is not part of, or twice.

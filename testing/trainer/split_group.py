@@ -125,7 +125,7 @@ def compare(
     tolerance: float = 1e-10,
     counted: bool = True,
 ) -> assignment.Assignment:
-    """See that a model gives the same split and unsplit: outputs, gradients, changed variables.
+    """Check that a model gives the same split and unsplit: outputs, gradients, changed variables.
 
     And that the ranks bring as many bytes to each other as the assignment says.
     """

@@ -169,7 +169,7 @@ def _context() -> multiprocessing.context.ForkServerContext:
 
 
 def _run(command: Command) -> None:
-    """Be the process: what a new Python would do with the command."""
+    """Run in the forked process what a new Python would do with the command."""
     if PRELOADED not in sys.modules:
         raise RuntimeError(f"The forkserver could not import {PRELOADED}.")
     os.environ.clear()

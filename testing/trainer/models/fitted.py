@@ -1,4 +1,4 @@
-"""Calls of fit, each with its model: what Keras' fit and ours are given alike."""
+"""Calls of fit, each with its model, that both Keras' fit and ours make."""
 
 import dataclasses
 import itertools

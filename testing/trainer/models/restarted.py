@@ -1,4 +1,4 @@
-"""A model with the kinds of state in CASES, which a restart may lose; pauses for who kills it."""
+"""A model with the kinds of state in CASES, which a restart may lose; it pauses to be killed."""
 
 import os
 import time

@@ -1,4 +1,4 @@
-"""The models of the truth table; each has its data, and what it brings into play besides."""
+"""The models of the truth table; each has its data, and what else it covers."""
 
 from typing import Any
 

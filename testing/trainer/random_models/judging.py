@@ -27,7 +27,7 @@ _AMPLIFIED = 100.0
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Reference:
-    """What Keras' own fit makes of a model."""
+    """What Keras' own fit gives for a model."""
 
     weights: Sequence[Any]
     metrics: dict[str, float]
@@ -67,14 +67,14 @@ def run_to_failure(job: spec.Job) -> tuple[outcomes.Ending, str]:
     """Run a job alone, in processes."""
     with tempfile.TemporaryDirectory(prefix="random-models-") as folder:
         [verdict] = judge_all([job], pathlib.Path(folder) / "job")
-    # A sentence on metrics has their numbers: that it came is what counts.
+    # A sentence on metrics contains their numbers: what counts is that it was written.
     return verdict.ending, outcomes.generalise(verdict.detail).partition(":")[0]
 
 
 def train_plainly(
     training: spec.Training, source: pathlib.Path, order: str
 ) -> tuple[Reference | None, str]:
-    """Train with Keras in a process; returns what came of it, or None and the error."""
+    """Train with Keras in a process; returns the result, or None and the error."""
     output = source.parent / f"{order}.npz"
     arguments = (
         *("-m", "testing.trainer.random_models.plain", str(source / _MODULE), str(output)),

@@ -1,4 +1,4 @@
-"""How random jobs ended, and the file that keeps it."""
+"""How random jobs ended, and the file that keeps the outcomes."""
 
 import collections
 import dataclasses

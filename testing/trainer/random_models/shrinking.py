@@ -10,7 +10,7 @@ _TRIALS = 60
 
 
 Failure = tuple[outcomes.Ending, str]
-"""What has to stay the same: how a job fails, and the sentence without names and numbers."""
+"""What must stay the same: how a job fails, and the sentence without names and numbers."""
 
 
 def shrink(

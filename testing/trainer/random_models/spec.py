@@ -16,7 +16,7 @@ class Construction:
     """The class, such as keras.layers.Dense, or one of models/random_parts.py."""
     required: Arguments = dataclasses.field(default_factory=dict)
     options: Arguments = dataclasses.field(default_factory=dict)
-    """What can be left out."""
+    """Arguments that can be left out."""
     is_call: bool = True
     """False for a function, which is only named."""
 
@@ -118,7 +118,7 @@ class JobLayout:
 
     @property
     def divisor(self) -> int:
-        """What the batch has to divide by."""
+        """What the batch must be divisible by."""
         mesh = self.mesh or {}
         return int(mesh.get("data", 1)) * int(mesh.get("microbatches", 1))
 

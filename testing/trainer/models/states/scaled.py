@@ -1,4 +1,4 @@
-"""A layer that Python computes, otherwise in each process, which no comparison of models sees."""
+"""A layer that Python computes, differently in each process, which no comparison of models sees."""
 
 import json
 import os

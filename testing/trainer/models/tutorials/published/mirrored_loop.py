@@ -1,4 +1,4 @@
-"""A loop of one's own under MirroredStrategy, with a loss that is scaled for all replicas.
+"""A custom training loop under MirroredStrategy, with a loss that is scaled for all replicas.
 
 Source: TensorFlow, tutorial "Custom training with tf.distribute.Strategy".
 """

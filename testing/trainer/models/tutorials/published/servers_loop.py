@@ -1,4 +1,4 @@
-"""A loop of one's own with ClusterCoordinator and preprocessing layers, in a real cluster.
+"""A custom training loop with ClusterCoordinator and preprocessing layers, in a real cluster.
 
 Source: TensorFlow, tutorial "Parameter server training with ParameterServerStrategy", with a custom
 training loop.

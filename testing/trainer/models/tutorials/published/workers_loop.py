@@ -1,4 +1,4 @@
-"""A loop of one's own on several workers under MultiWorkerMirroredStrategy, with checkpoints.
+"""A custom training loop on several workers under MultiWorkerMirroredStrategy, with checkpoints.
 
 Source: TensorFlow, tutorial "Custom training loop with Keras and MultiWorkerMirroredStrategy".
 """
