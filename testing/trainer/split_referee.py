@@ -32,7 +32,7 @@ def check(
     """Train for some steps, and compare each with one process; `after_step` may change ranks.
 
     Raises:
-        VerificationError: one of them gives other numbers.
+        VerificationError: one of them differs.
     """
     module = user.Module(pathlib.Path(__file__), functions)
     local_ranks, examples, step = split_ranks.prepare_new(

@@ -60,7 +60,7 @@ class NonFiniteError(TrainerError):
 
 
 class VerificationError(TrainerError):
-    """A step gives other numbers than the same step of one process."""
+    """A step differs from the same step of one process."""
 
     exit = exits.Exit.VERIFICATION_FAILED
 

@@ -74,7 +74,7 @@ REASONS: Mapping[names.Reason, Explanation] = {
         "Remove the field. For a sidecar, use an init container with `restartPolicy: Always`.",
     ),
     names.Reason.VERIFICATION_FAILED: _warning(
-        "A step gave other numbers than one process gives on the same examples. The message names"
+        "A step differed from the same step of one process on the same examples. The message names"
         " what differs and the likely cause. The job does not run again: the same would happen.",
         "Do what the message says. `trainer.verify: Off` trains without the comparison.",
     ),

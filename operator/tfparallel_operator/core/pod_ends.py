@@ -284,7 +284,7 @@ EXITED = pod_end_signs.End(
 
 VERIFICATION_FAILED = pod_end_signs.End(
     name="exit-verification",
-    meaning="A step gave other numbers than one process, and would do so again.",
+    meaning="A step differed from the same step of one process, and would do so again.",
     cause=policies.Cause.PERMANENT_EXIT,
     codes=(exits.Exit.VERIFICATION_FAILED,),
     source="exit code 67",

@@ -26,7 +26,7 @@ class Exit(enum.IntEnum):
     DONE = 0, "training finished"
     USER_ERROR = 65, "the user's module, model or data raised an error"
     NON_FINITE = 66, "the loss, a gradient or a weight became NaN or infinite"
-    VERIFICATION_FAILED = 67, "a step gives other numbers than one process (trainer.verify)"
+    VERIFICATION_FAILED = 67, "a step differs from the same step of one process (trainer.verify)"
     """The log names what differs; the same job would differ again."""
     INTERNAL_ERROR = 70, "the trainer itself failed; the log has the traceback"
     """In a way that it does not know: a bug to report."""

@@ -11,8 +11,8 @@ from tfparallel_trainer.comms import agreement, collectives
 from tfparallel_trainer.objective import likeness
 
 ALIKE = (
-    "Let build_model and compile_model give the same model each time: sort what comes from a set, "
-    "and let random constants follow from a seed."
+    "Make build_model and compile_model return the same model each time: sort what comes from a "
+    "set, and draw random constants from a seed."
 )
 FUNCTION = (
     "Keras' description of the model does not have all of it: give fit a function that builds and "

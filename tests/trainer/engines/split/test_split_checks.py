@@ -201,7 +201,7 @@ def test_a_fault_ends_the_job_at_its_first_check(
 ) -> None:
     switch_off(monkeypatch)
     degrees, microbatches = layout
-    with pytest.raises(errors.VerificationError, match=rf"^Step 1 gives other.*{pattern}"):
+    with pytest.raises(errors.VerificationError, match=rf"^Step 1 differs.*{pattern}"):
         split_referee.check(trained, shape.MeshShape(**degrees), microbatches, batch=8)
 
 
@@ -213,7 +213,7 @@ def check_is_refused_after_a_change(mesh: shape.MeshShape, rank: int) -> None:
         weight.assign(weight + 1e-3)
 
     trained = functions(sequential(dropout), sgd)
-    sentence = r"Step 2 .* in weights \(sequential/first/kernel\): the replicas have other values"
+    sentence = r"Step 2 .* in weights \(sequential/first/kernel\): its value differs between"
     with pytest.raises(errors.VerificationError, match=sentence):
         split_referee.check(trained, mesh, batch=8, after_step=change)
 
@@ -256,7 +256,7 @@ def test_a_variable_of_the_loss_that_the_first_rank_alone_has_changed_ends_the_j
 ) -> None:
     """Nothing shares here what a callback writes."""
     temperature = tf.Variable(1.0, dtype="float64", name="temperature")
-    sentence = r"^Step 2 .* in non-trainable state \(alpha \(not of the model\)\): the replicas"
+    sentence = r"^Step 2 .* in non-trainable state \(alpha \(not of the model\)\): its value differs"
     with pytest.raises(errors.VerificationError, match=sentence):
         split_referee.check(
             closing_over(temperature),
@@ -314,7 +314,7 @@ def test_a_model_that_differs_between_processes_ends_the_job_at_its_first_check(
     """Nothing compares the models here; that of one process is built last."""
     shifts = itertools.count()
     trained = functions(sequential(lambda: Shifted(float(next(shifts)))), sgd)
-    with pytest.raises(errors.VerificationError, match=r"^Step 1 gives other.*loss and gradients"):
+    with pytest.raises(errors.VerificationError, match=r"^Step 1 differs.*loss and gradients"):
         split_referee.check(trained, shape.MeshShape(stage=2), batch=8)
 
 

@@ -87,7 +87,7 @@ class Noise(keras.layers.Layer):
 def test_what_cannot_be_repeated_is_not_compared_and_says_so() -> None:
     checks = list(faults.checks_of(lambda: faults.dense(Noise())))
     assert [check.differences for check in checks] == [{}] * 4
-    assert "gives other numbers each time" in checks[0].sentence
+    assert "gives different numbers each time" in checks[0].sentence
 
 
 @pytest.mark.usefixtures("float64")
@@ -170,7 +170,7 @@ def test_without_memory_for_a_check_the_variables_of_ranks_are_compared(
     assert "of memory are available" in reason
     assert copies == "all but the copies of each variable, which are alike"
     if writes:
-        sentence = r"Step 2 .* in weights \(.*/kernel\): the replicas have other values"
+        sentence = r"Step 2 .* in weights \(.*/kernel\): its value differs between replicas"
         with pytest.raises(errors.VerificationError, match=sentence):
             next(checks)
     else:

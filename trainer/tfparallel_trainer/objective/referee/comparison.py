@@ -1,10 +1,10 @@
-"""How far two computations of the same lie apart, and how far rounding may bring them.
+"""How far apart two computations of the same result lie, and how far rounding may move them.
 
 Of an array, only its products with a few random vectors are kept. The root of the mean square of
 their differences is about the norm of the difference of two arrays. So a check keeps no second
 copy of gradients, and ranks exchange few numbers.
 
-A difference is relative to the norm of the array. Two sums of the same numbers in other orders
+A difference is relative to the norm of the array. Sums of the same numbers in different orders
 differ by about √n roundings, n of them; n is below 2^20, and a step has a few such sums one after
 the other. So `LIMITS` allows about 2^11 roundings of float32. Keras computes some of float64 in
 float32, such as CTC, with which float64 has a limit of a few roundings of float32. Of types with

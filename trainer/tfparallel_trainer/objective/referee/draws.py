@@ -1,8 +1,8 @@
-"""What is random, made alike for every division of a batch while a check is traced.
+"""Makes random numbers equal for every division of a batch while a check is traced.
 
-A rank draws for its own examples, so that other divisions draw other numbers. While a check is
-traced, Keras' operations draw once and repeat that along each dimension of unknown size, which is
-the examples' or a length that all ranks have in common. Both sides of a check draw so.
+A rank draws for its own examples, so that different divisions draw different numbers. While a check
+is traced, Keras' operations draw once and repeat that along each dimension of unknown size, which
+is the examples' or a length that all ranks have in common. Both sides of a check draw so.
 """
 
 import contextlib
@@ -96,7 +96,7 @@ def _shuffle(
 ) -> Any:
     if x.shape[axis] is not None and not (axis == 0 and x.shape[0] in examples):
         return original(x, axis=axis, seed=seed)
-    return x  # an order of the examples of a batch is another one in each division
+    return x  # each division orders the examples of a batch differently
 
 
 def _sizes(shape: Any, examples: frozenset[int]) -> Sequence[int | None] | None:

@@ -10,7 +10,7 @@ from tfparallel_trainer.objective.referee import observations
 _KIND = verification.Quantity
 _SHOWN = 3
 _ERROR_LENGTH = 100
-RANDOM = "the same step gives other numbers each time, as tf.random or NumPy in a layer does"
+RANDOM = "the same step gives different numbers each time, as with tf.random or NumPy in a layer"
 """Why a step cannot be compared."""
 _COPIES = "all but the copies of each variable, which are alike"
 
@@ -19,42 +19,42 @@ class Fault(enum.Enum):
     """The likely kind of a fault, with its remedy."""
 
     STATE = (
-        "the replicas have other values of it, such as state that only the chief has changed.",
+        "its value differs between replicas, as it does if only the chief changes it.",
         "Keep what a callback changes in a weight of the model or in the optimizer, which all "
         "replicas share",
     )
     MODEL = (
         "the model differs between replicas or processes on the same examples.",
-        "Let build_model and compile_model give the same everywhere: sort what comes from a set, "
-        "and draw constants from a seed",
+        "Make build_model and compile_model return the same everywhere: sort what comes from a "
+        "set, and draw constants from a seed",
     )
     TOGETHER = (
         "the loss, or a layer while it trains, depends on which examples are in a batch together.",
-        "Let the loss be a mean over examples and each layer take examples one by one, or train "
+        "Make the loss a mean over examples and let each layer treat examples one by one, or train "
         "on one device",
     )
     LOSS = (
-        "the trainer computes the loss otherwise than Keras does, such as for a Loss that "
+        "the trainer computes the loss differently from Keras, for example because a Loss "
         "overrides __call__.",
-        "Put what it computes into the method call of the loss, with a value for each example",
+        "Move the computation to the loss's method call, which returns a value for each example",
     )
     ASSIGNED = (
-        "a layer assigns it in its forward pass, from the examples of its replica or not at all "
-        "where there are none.",
-        "Let the assigned value follow from the weights alone and all batches divide evenly, or "
+        "a layer assigns it in its forward pass, from the examples of its replica, or not at all "
+        "on a replica without examples.",
+        "Compute the assigned value from the weights alone and make batches divide evenly, or "
         "train on one device",
     )
     UPDATE = (
-        "the optimizer changes it otherwise, as one that tells variables apart by path or "
-        "identity, or that decays a weight without a gradient",
+        "the optimizer updates it differently, as it does if it tells variables apart by path or "
+        "identity, or decays a weight without a gradient.",
         "Use an optimizer that treats all weights alike, or train with MultiWorkerMirrored",
     )
     DIVIDED = (
-        "the layers that the mesh divides give other numbers than the whole model",
-        "Train with MultiWorkerMirrored, and report the layer that the first name is of",
+        "the layers that the mesh divides differ from those of the whole model.",
+        "Train with MultiWorkerMirrored, and report the layer of the first name",
     )
     METRIC = (
-        "the metric is no sum over examples.",
+        "the metric is not a sum over examples.",
         "Let update_state only add to its variables, or leave the metric out of model.compile",
     )
 
@@ -85,8 +85,8 @@ def error(
     """The error that ends the job on every process."""
     cause, remedy = fault.value
     return errors.VerificationError(
-        f"Step {step} gives other numbers than one process, by {largest:.2g} in "
-        f"{_names(differing)}: {cause} {remedy} (trainer.verify: Off trains without this check)."
+        f"Step {step} differs from one process by {largest:.2g} in {_names(differing)}: "
+        f"{cause} {remedy} (trainer.verify: Off trains without this check)."
     ).on_every_process()
 
 
@@ -97,16 +97,16 @@ def describe_failure(error: Exception) -> str:
 
 
 def incomparable(step: int, obstacle: str, *, has_copies: bool) -> verification.Check:
-    """What there is to say of a step that one process cannot compute; copies were compared."""
+    """The check of a step that one process cannot compute, of which only copies were compared."""
     return verification.Check(step, {}, [obstacle, _COPIES] if has_copies else [obstacle])
 
 
 def training_differs(step: int) -> errors.VerificationError:
     """The error of replicas that train other weights."""
     return errors.VerificationError(
-        f"At step {step} some replicas train other weights than the first one, such as those that "
-        "a callback has frozen on the chief alone. Set trainable before model.compile, and train "
-        "in two runs where it changes (trainer.verify: Off trains without this check)."
+        f"At step {step} some replicas train other weights than the first one, for example because "
+        "a callback has frozen some on the chief alone. Set trainable before model.compile, and "
+        "train in two runs if it changes (trainer.verify: Off trains without this check)."
     ).on_every_process()
 
 

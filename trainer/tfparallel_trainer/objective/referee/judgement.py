@@ -25,7 +25,7 @@ class JudgedQuantity:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Judgement:
-    """What one comparison has shown."""
+    """The outcome of one comparison."""
 
     quantities: Sequence[JudgedQuantity]
     differences: Any
@@ -35,7 +35,7 @@ class Judgement:
     limit: float
     """Of all differences, but for what was measured."""
     is_random: bool = False
-    """Whether the step of one process gives other numbers each time."""
+    """Whether the step of one process gives different numbers each time."""
 
     @property
     def exceeds(self) -> Any:

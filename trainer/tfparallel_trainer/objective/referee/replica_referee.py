@@ -2,7 +2,7 @@
 
 A check takes the state as it is after a step. It runs the ranks' step on a few examples, and the
 same in one process, from the same state, and restores it. Both apply the ranks' gradients. All
-ranks compute the second side, so a model that differs between processes shows too. Where a
+ranks compute the second side, so it also finds a model that differs between processes. Where a
 difference is beyond its limit, the check is repeated at other weights near by, and rounding is
 measured there: a fault remains, a rounding does not.
 """
@@ -107,7 +107,7 @@ class ReplicaReferee:
         """Compare a step.
 
         Raises:
-            VerificationError: it gives other numbers than one process, on all processes.
+            VerificationError: it differs from one process; raised on all processes.
         """
         while self._obstacle is None:
             counts = sampling.counts(batch.examples, self._ranks, self._most)
@@ -121,7 +121,7 @@ class ReplicaReferee:
         return findings.incomparable(step, self._obstacle, has_copies=self._ranks > 1)
 
     def _take_fewer(self, examples: int) -> None:
-        """Let checks have half as many examples, but at least two of each rank."""
+        """Halve the number of examples of a check, but keep two of each rank."""
         self._most = examples // 2
         if self._most < 2 * self._ranks:
             self._obstacle = _NO_MEMORY
@@ -147,7 +147,7 @@ class ReplicaReferee:
         return sides.Sample(step, self._gather(parts), counts)
 
     def _prepare(self, step: int, counts: Sequence[int]) -> str | None:
-        """Trace both sides; gives why that cannot be done, the same on all processes."""
+        """Trace both sides; return why that is impossible, the same on all processes."""
         reason = None
         try:
             self._sides.prepare(counts)

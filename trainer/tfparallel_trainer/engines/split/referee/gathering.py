@@ -1,4 +1,4 @@
-"""What ranks hold of a model and a batch, brought together on every process as whole arrays."""
+"""Gathers what ranks hold of a model and a batch, as whole arrays on every process."""
 
 import zlib
 from collections.abc import Mapping, Sequence
@@ -15,7 +15,7 @@ from tfparallel_trainer.objective.referee import comparison, reference_model
 
 
 class StateGathering:
-    """Adds up over all processes what each one fills in, zeros elsewhere."""
+    """Sums over all processes what each one fills in, zeros elsewhere."""
 
     def __init__(self, local_ranks: ranks.Ranks, state: shard.State) -> None:
         self._ranks = local_ranks

@@ -14,13 +14,13 @@ from tfparallel_trainer.objective.referee import findings, judgement, reference_
 
 
 class UnfitError(Exception):
-    """The model of one process cannot be had; the text says why."""
+    """The model of one process cannot be built; the text says why."""
 
 
 def build(
     module: user.Module, mesh: shape.MeshShape, device: str, seed: int, sample: Any
 ) -> replica.Replica | str:
-    """Build the model of one process, as the user's functions do; gives why that cannot be."""
+    """Build the model of one process, as the user's functions do, or return why it fails."""
     replica.forget_names()
     try:
         with random_state.seeded(seed):  # data functions may draw later
@@ -45,7 +45,7 @@ def find_obstacle(count: int) -> str:
 def judge(
     alone: replica.Replica | str, spec: Any, named: Mapping[slots.Slot, str]
 ) -> judgement.Judge:
-    """Return who compares with the model of one process.
+    """Return the judge, which compares with the model of one process.
 
     Args:
         alone: that model; an UnfitError of its text without it.

@@ -48,7 +48,7 @@ class SplitReferee:
         *,
         always: bool,
     ) -> None:
-        """Take the ranks and their trials; `build` gives who compares, on the first process."""
+        """Take the ranks and their trials; `build` makes the judge, on the first process."""
         self._ranks = local_ranks
         self._trials = trials
         divided = local_ranks.partition
@@ -58,7 +58,7 @@ class SplitReferee:
         self._judge: judgement.Judge | None = None
         """On the first process, once it is needed."""
         self._can_gather = False
-        """Whether all have learned that the whole model may be brought together."""
+        """Whether all processes know that the whole model may be gathered."""
         self._obstacle = trials.obstacle
 
     def __call__(
@@ -76,7 +76,7 @@ class SplitReferee:
         """Compare a step.
 
         Raises:
-            VerificationError: it gives other numbers than one process, on all processes.
+            VerificationError: it differs from one process; raised on all processes.
         """
         has_copies = self._refuse_deviations(step)
         self._refuse_other_closures(step)
@@ -108,7 +108,7 @@ class SplitReferee:
         return verification.Check(step, differences, self._trials.omitted)
 
     def _require_memory(self) -> None:
-        """Find whether the first process has the whole model, and all may bring it together."""
+        """Find whether the first process has the whole model, and all may gather it."""
         weights = self._ranks.partition.model.variables.values()
         self._agree(
             single_process.find_obstacle(sum(math.prod(variable.shape) for variable in weights))
@@ -130,7 +130,7 @@ class SplitReferee:
         self._agree(reason)
 
     def _agree(self, obstacle: str) -> None:
-        """Let all learn that this process has an obstacle, if it has one."""
+        """Tell all processes the obstacle of this one, if it has one."""
         if self._ranks.combine(np.array([float(bool(obstacle))]))[0]:
             raise _ObstacleError(obstacle or "another process cannot take part in a check")
 
@@ -140,7 +140,7 @@ class SplitReferee:
         compared: list[judgement.Judgement],
         seed: int | None = None,
     ) -> reference_model.Wholes:
-        """Make the step on all ranks, and have it compared; gives the state that it began with.
+        """Make the step on all ranks, and compare it; return the state that it began with.
 
         With a seed the weights are moved before, and rounding is measured.
         """
@@ -172,7 +172,7 @@ class SplitReferee:
         before: reference_model.Wholes,
         compared: Sequence[judgement.Judgement],
     ) -> dict[str, Any]:
-        """What the first process says of its comparisons."""
+        """The first process's verdict on its comparisons."""
         if any(one.is_random for one in compared):
             raise _ObstacleError(findings.RANDOM)
         several = self._parts > 1
