@@ -1,6 +1,7 @@
 """The pages say what the code does."""
 
 import difflib
+import enum
 import pathlib
 import re
 import tomllib
@@ -20,6 +21,8 @@ from tfparallel_trainer.contract import job_file, progress
 from tfparallel_trainer.engines.split.pipeline import schedule
 from tfparallel_trainer.keras_fit import supported_arguments
 
+TEXT = (".py", ".yaml", ".md")
+
 
 @pytest.mark.parametrize("page", pages.ALL, ids=lambda page: str(page.relative_to(paths.ROOT)))
 def test_every_link_leads_to_a_file_and_a_heading(page: pathlib.Path) -> None:
@@ -32,6 +35,25 @@ def test_every_job_in_a_page_is_a_valid_one(page: pathlib.Path) -> None:
         for document in yaml.safe_load_all(block):
             if isinstance(document, dict) and document.get("kind") == names.KIND:
                 assert load.parse_job(document).metadata.name
+
+
+def test_words_that_yaml_reads_as_truth_values_are_quoted() -> None:
+    """YAML 1.1 reads On and Off without quotes as true and false, and so does the API server."""
+    enums = {
+        str(field.alias): field.annotation
+        for field in job_file.TrainerSpec.model_fields.values()
+        if isinstance(field.annotation, type) and issubclass(field.annotation, enum.StrEnum)
+    }
+    fields = [
+        name for name, kind in enums.items() if any(yaml.safe_load(word) != word for word in kind)
+    ]
+    assert fields == ["verify", "jitCompile"]
+    written = re.compile(rf"\b(?:{'|'.join(fields)}): *([\w\"']+)")
+    folders = [paths.EXAMPLES, paths.TRAINER, *map(paths.ROOT.joinpath, ("operator", "client"))]
+    sources = [file for folder in folders for file in folder.rglob("*.*") if file.suffix in TEXT]
+    for file in (*pages.ALL, *sources):
+        for value in written.findall(file.read_text()):
+            assert isinstance(yaml.safe_load(value), str), f"{file}: {value}"
 
 
 def test_the_readme_shows_what_init_writes(tmp_path: pathlib.Path) -> None:
@@ -89,7 +111,7 @@ def test_the_page_on_model_split_shows_its_examples() -> None:
 
 def test_the_page_on_the_planner_shows_its_example() -> None:
     page = (paths.ROOT / "docs/how-to/planner.md").read_text().partition("<!-- auto -->\n")[2]
-    [block] = re.findall(r"```yaml\n(.*?)```", page, flags=re.DOTALL)
+    block, *_ = re.findall(r"```yaml\n(.*?)```", page, flags=re.DOTALL)
     assert block == (paths.ROOT / "examples/split-cnn/auto.yaml").read_text()
 
 

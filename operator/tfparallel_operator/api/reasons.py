@@ -76,7 +76,7 @@ REASONS: Mapping[names.Reason, Explanation] = {
     names.Reason.VERIFICATION_FAILED: _warning(
         "A step differed from the same step of one process on the same examples. The message names"
         " what differs and the likely cause. The job does not run again: the same would happen.",
-        "Do what the message says. `trainer.verify: Off` trains without the comparison.",
+        'Do what the message says. `trainer.verify: "Off"` trains without the comparison.',
     ),
     names.Reason.SEPARATE_MODELS: _warning(
         "Each replica of a script trains a model of its own. The message has the script's line.",

@@ -86,7 +86,7 @@ def error(
     cause, remedy = fault.value
     return errors.VerificationError(
         f"Step {step} differs from one process by {largest:.2g} in {_names(differing)}: "
-        f"{cause} {remedy} (trainer.verify: Off trains without this check)."
+        f'{cause} {remedy} (trainer.verify: "Off" trains without this check).'
     ).on_every_process()
 
 
@@ -106,7 +106,7 @@ def training_differs(step: int) -> errors.VerificationError:
     return errors.VerificationError(
         f"At step {step} some replicas train other weights than the first one, for example because "
         "a callback has frozen some on the chief alone. Set trainable before model.compile, and "
-        "train in two runs if it changes (trainer.verify: Off trains without this check)."
+        'train in two runs if it changes (trainer.verify: "Off" trains without this check).'
     ).on_every_process()
 
 
