@@ -165,6 +165,11 @@ class MemoryCluster:
         training = {"replica": "worker-0", "peers": 2, "method": "fit", "place": "train.py, line 3"}
         await self._report("separateTraining", training, seconds)
 
+    async def report_large_model(self, seconds: float) -> None:
+        """Let the coordinator report, after some time, that the model does not fit its devices."""
+        memory = {"stage": 0, "peakBytes": 2, "deviceBytes": 1}
+        await self._report("placement", {"mesh": {"data": 1}, "memory": memory}, seconds)
+
     async def _report(self, key: str, content: dict[str, Any], seconds: float) -> None:
         self.clock.advance(seconds)
         shown = {key: {**content, "lastUpdateTime": self.clock.utc().isoformat()}}

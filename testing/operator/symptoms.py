@@ -425,6 +425,38 @@ def straggling() -> findings.JobSnapshot:
     return facts(cluster)
 
 
+PLANNED_MEMORY = progress.MemoryPlan(
+    stage=0,
+    peak_bytes=12 * 2**30,
+    device_bytes=8 * 2**30,
+    changes=(
+        progress.FittingChange(setting=progress.ChangedSetting.SHARD_OPTIMIZER),
+        progress.FittingChange(setting=progress.ChangedSetting.BATCH_SIZE, count=16),
+    ),
+)
+"""What the planner expects of a model that is too large for its devices."""
+
+
+def report_large_model(cluster: builders.World) -> None:
+    """Have the coordinator report, before the first step, that the model does not fit."""
+    placement = progress.Placement(mesh={"data": 3}, memory=PLANNED_MEMORY)
+    sent = progress.Report(step=0, before_first_step=True, placement=placement)
+    reports = job_status.of_report(sent, cluster.now)
+    changed = cluster.status.model_copy(update=reports._asdict())
+    cluster.job = cluster.job.model_copy(update={"status": changed})
+
+
+def large_model(**run_policy: Any) -> builders.World:
+    """The planner expects a split model not to fit its devices."""
+    spec = {"strategy": "ModelSplit", "mesh": {"data": 3}}
+    cluster = running(run_policy=run_policy, spec=spec, worker=3)
+    cluster.advance(5)
+    report_large_model(cluster)
+    cluster.run_until_quiet()
+    cluster.advance(5)
+    return cluster
+
+
 def training() -> findings.JobSnapshot:
     """Nothing is wrong."""
     cluster = running()
@@ -575,5 +607,6 @@ SYMPTOMS: dict[str, Callable[[], findings.JobSnapshot]] = {
     "separate models that are trained": trained_separate_models,
     "training": training,
     "contested": contested,
+    "large model": lambda: facts(large_model()),
     "succeeded": succeeded,
 }

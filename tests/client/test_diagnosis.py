@@ -77,6 +77,11 @@ KINDS = {
     ),
     "training": ("Training", "step 120 of 400", ""),
     "contested": ("Training", "system/operator of the operator watches", "watchNamespaces"),
+    "large model": (
+        "Starting",
+        "no step has ended yet. But the model does not fit its devices",
+        "The model fits with mesh.shardOptimizer",
+    ),
     "succeeded": ("Succeeded", "succeeded 3h ago", ""),
 }
 

@@ -11,6 +11,7 @@ from tfparallel.cli import why
 from tfparallel.diagnosis import findings, rules
 from tfparallel_operator.core import observation, pod_end_signs, pod_ends, remedies
 from tfparallel_operator.engine.observe import records
+from tfparallel_trainer.contract import exits
 
 CASES = [
     pytest.param(end, status, id=f"{end.name}-{number}")
@@ -70,3 +71,15 @@ def test_a_job_that_fails_at_its_own_limit_names_the_limit() -> None:
     assert shown.startswith("\n".join(textwrap.wrap(sentence, 79))), shown
     assert "resources.limits.ephemeral-storage" in shown
     assert "limits.memory" not in shown
+
+
+def test_a_job_that_ran_out_of_memory_as_planned_says_what_would_make_its_model_fit() -> None:
+    world = symptoms.large_model(backoffLimit=0)
+    world.exit("digits-worker-1", exits.Exit.OUT_OF_MEMORY)
+    for _ in range(2):
+        world.run_until_quiet()
+        world.advance(20)
+    assert world.status.state == "Failed"
+    remedy = rules.diagnose(symptoms.facts(world)).remedy
+    assert remedies.OUT_OF_MEMORY in remedy
+    assert "The model fits with mesh.shardOptimizer, with a batch of 16, or on" in remedy

@@ -58,7 +58,7 @@ def test_submit_says_what_would_make_a_model_fit_its_gpus(job: pathlib.Path) -> 
     assert result.exit_code != 0
     warning, _, failure = result.stderr.partition(" The job is created all the same.\n")
     assert warning.startswith("warning: The model does not fit 2 devices of 13.5 GiB")
-    assert "It fits with mesh.shardOptimizer, " in warning
+    assert "The model fits with mesh.shardOptimizer, " in warning
     assert "kubeconfig" in failure
     assert fit.find_misfit(job, ("spec.mesh.shardOptimizer=true",)) is None
 

@@ -115,6 +115,16 @@ def test_the_page_on_the_planner_shows_its_example() -> None:
     assert block == (paths.ROOT / "examples/split-cnn/auto.yaml").read_text()
 
 
+def test_the_page_on_the_planner_says_what_the_condition_says_of_its_status() -> None:
+    page = (paths.ROOT / "docs/how-to/planner.md").read_text().partition("<!-- memory -->\n")[2]
+    [status] = re.findall(r"```yaml\n(placement:.*?)```", page, flags=re.DOTALL)
+    placement = progress.Placement.model_validate(yaml.safe_load(status)["placement"])
+    memory = placement.exceeded_memory
+    assert memory is not None
+    [shown] = re.findall(r"```text\n(.*?)```", page, flags=re.DOTALL)
+    assert " ".join(shown.split()) == f"{memory.problem}. {memory.remedy}"
+
+
 def test_the_page_on_model_split_names_every_axis_and_how_long_stages_wait() -> None:
     axes = [row[0] for row in pages.rows("how-to/model-split.md", "## The mesh")]
     assert axes == [*job_file.Mesh().axes]

@@ -1,21 +1,16 @@
 """The trainer's edges: settings, the user's module, exit codes, progress, documentation."""
 
-import contextlib
-import http.server
 import json
 import os
 import pathlib
 import re
-import threading
 import time
 import urllib.request
-from collections.abc import Iterator
-from typing import Any
 
 import pytest
 
 from testing import waiting
-from testing.trainer import launch
+from testing.trainer import launch, report_receiver
 from testing.trainer import runs as trainings
 from tfparallel.backends.local import ports
 from tfparallel_trainer import __main__, errors, process_settings, user
@@ -304,41 +299,6 @@ def test_an_unknown_failure_is_a_bug_of_the_trainer(
     assert "ZeroDivisionError" in capsys.readouterr().err
 
 
-class ReportReceiver(http.server.HTTPServer):
-    """Keeps what it is sent."""
-
-    def __init__(self) -> None:
-        super().__init__(("127.0.0.1", 0), Receiver)
-        self.got: list[tuple[str | None, Any]] = []
-        self.answers: list[int] = []
-        """To the first requests; to the others 200."""
-
-
-class Receiver(http.server.BaseHTTPRequestHandler):
-    def do_POST(self) -> None:
-        assert isinstance(self.server, ReportReceiver)
-        body = self.rfile.read(int(self.headers["Content-Length"]))
-        self.server.got.append((self.headers.get("Authorization"), json.loads(body)))
-        self.send_response(self.server.answers.pop(0) if self.server.answers else 200)
-        self.end_headers()
-
-    def log_message(self, *_: object) -> None:
-        pass
-
-
-@contextlib.contextmanager
-def receiver() -> Iterator[ReportReceiver]:
-    server = ReportReceiver()
-    thread = threading.Thread(target=server.serve_forever, args=(0.02,))
-    thread.start()
-    try:
-        yield server
-    finally:
-        server.shutdown()
-        thread.join()
-        server.server_close()
-
-
 def report(step: int) -> protocol.Report:
     return protocol.Report(step=step, metrics={"loss": "0.5"})
 
@@ -346,10 +306,9 @@ def report(step: int) -> protocol.Report:
 def test_progress_is_throttled_and_the_last_report_is_sent(tmp_path: pathlib.Path) -> None:
     token = tmp_path / "token"
     token.write_text("first\n")
-    with receiver() as server:
-        url = f"http://127.0.0.1:{server.server_port}/progress"
+    with report_receiver.receiving() as server:
         pusher = progress_pusher.Pusher(
-            process_settings.ProgressTarget(url, token, None, 60), print
+            process_settings.ProgressTarget(server.url, token, None, 60), print
         )
         pusher.put(report(1))
         waiting.until(lambda: server.got, "the first report")
@@ -381,10 +340,11 @@ def test_progress_that_nobody_accepts_is_reported_once_and_harms_nothing() -> No
 def test_a_last_report_that_is_not_taken_is_sent_again_unless_it_is_refused(
     answers: list[int], tries: int
 ) -> None:
-    with receiver() as server:
+    with report_receiver.receiving() as server:
         server.answers = answers
-        url = f"http://127.0.0.1:{server.server_port}/progress"
-        pusher = progress_pusher.Pusher(process_settings.ProgressTarget(url, None, None, 60), print)
+        pusher = progress_pusher.Pusher(
+            process_settings.ProgressTarget(server.url, None, None, 60), print
+        )
         pusher.put(report(7))
         pusher.close(60)
         assert [body["step"] for _, body in server.got] == [7] * tries
@@ -392,11 +352,10 @@ def test_a_last_report_that_is_not_taken_is_sent_again_unless_it_is_refused(
 
 def test_a_report_that_comes_too_soon_is_sent_again_without_a_word() -> None:
     messages: list[str] = []
-    with receiver() as server:
+    with report_receiver.receiving() as server:
         server.answers = [429, 429]
-        url = f"http://127.0.0.1:{server.server_port}/progress"
         pusher = progress_pusher.Pusher(
-            process_settings.ProgressTarget(url, None, None, 0.01), messages.append
+            process_settings.ProgressTarget(server.url, None, None, 0.01), messages.append
         )
         pusher.put(report(7))
         waiting.until(lambda: len(server.got) == 3, "the report is taken")
@@ -411,14 +370,13 @@ def test_neither_report_nor_token_goes_to_a_proxy(
 ) -> None:
     token = tmp_path / "token"
     token.write_text("secret")
-    with receiver() as proxy, receiver() as server:
+    with report_receiver.receiving() as proxy, report_receiver.receiving() as server:
         monkeypatch.setenv(variable, f"http://127.0.0.1:{proxy.server_port}")
         monkeypatch.setattr(urllib.request, "_opener", None)  # It keeps the proxies that it found.
         monkeypatch.delenv("no_proxy", raising=False)
         monkeypatch.delenv("NO_PROXY", raising=False)
-        url = f"http://127.0.0.1:{server.server_port}/progress"
         pusher = progress_pusher.Pusher(
-            process_settings.ProgressTarget(url, token, None, 60), print
+            process_settings.ProgressTarget(server.url, token, None, 60), print
         )
         pusher.put(report(7))
         pusher.close(60)
@@ -429,9 +387,10 @@ def test_neither_report_nor_token_goes_to_a_proxy(
 def test_a_report_that_is_too_long_goes_without_its_placement() -> None:
     names = tuple(f"{'層' * 200}{number}" for number in range(60))
     placement = protocol.Placement(mesh=job_file.Mesh(stage=61, cuts=names))
-    with receiver() as server:
-        url = f"http://127.0.0.1:{server.server_port}/progress"
-        pusher = progress_pusher.Pusher(process_settings.ProgressTarget(url, None, None, 60), print)
+    with report_receiver.receiving() as server:
+        pusher = progress_pusher.Pusher(
+            process_settings.ProgressTarget(server.url, None, None, 60), print
+        )
         pusher.put(report(7).model_copy(update={"placement": placement}))
         pusher.close(60)
     assert [body for _, body in server.got] == [{"step": 7, "epoch": 0, "metrics": {"loss": "0.5"}}]

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Iterator
 from tfparallel.backends.local import detached
 from tfparallel.diagnosis import endings, findings, no_operator, pending, slowness
 from tfparallel.terminal import ages
-from tfparallel_operator.api import job_status, names
+from tfparallel_operator.api import job_status, names, policies
 from tfparallel_operator.core import remedies
 from tfparallel_operator.core.status import conditions
 from tfparallel_trainer.contract import exits
@@ -87,9 +87,16 @@ def _remedy_of_failure(facts: findings.JobSnapshot, condition: job_status.Condit
 
 
 def _find_remedy(facts: findings.JobSnapshot, condition: job_status.Condition) -> str:
-    """Return the remedy for a loss, even if its condition quotes a replica that contains it."""
+    """Return the remedy for a loss, even if its condition quotes a replica that contains it.
+
+    Of a lack of memory that the planner expected, it says what would make the model fit, too.
+    """
     failure = facts.status.failure
-    return condition.remedy or ("" if failure is None else failure.remedy)
+    remedy = condition.remedy or ("" if failure is None else failure.remedy)
+    expected = facts.find_true(names.ConditionType.EXCEEDS_MEMORY)
+    if expected is None or failure is None or failure.cause != policies.Cause.OUT_OF_MEMORY:
+        return remedy
+    return f"{remedy} {expected.remedy}".strip()
 
 
 def _suspended(facts: findings.JobSnapshot) -> findings.Diagnosis | None:
@@ -238,9 +245,9 @@ def _invalid(facts: findings.JobSnapshot) -> findings.Diagnosis | None:
     )
 
 
-def _contested(facts: findings.JobSnapshot) -> findings.Diagnosis | None:
-    """Another installation watches a job that trains."""
-    condition = facts.find_true(names.ConditionType.CONTESTED)
+def _warned(facts: findings.JobSnapshot) -> findings.Diagnosis | None:
+    """A condition warns of a job that trains."""
+    condition = next(filter(None, map(facts.find_true, _WARNINGS)), None)
     paced = slowness.diagnose_pace(facts)
     if condition is None or paced.kind is findings.FindingKind.SLOW:
         return None
@@ -276,6 +283,9 @@ def _explain(
     return findings.Diagnosis(kind, sentence, remedy, evidence, condition.reason)
 
 
+_WARNINGS = (names.ConditionType.CONTESTED, names.ConditionType.EXCEEDS_MEMORY)
+"""Conditions of jobs that train and have a problem. The most important one comes first."""
+
 _RULES: tuple[Callable[[findings.JobSnapshot], findings.Diagnosis | None], ...] = (
     _succeeded,
     _failed,
@@ -287,6 +297,6 @@ _RULES: tuple[Callable[[findings.JobSnapshot], findings.Diagnosis | None], ...] 
     _restarting,
     _waiting,
     _invalid,
-    _contested,
+    _warned,
     _separating,
 )

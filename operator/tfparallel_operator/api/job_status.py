@@ -12,7 +12,14 @@ from tfparallel_trainer.contract import (
     job_file,
     limits,
 )
-from tfparallel_trainer.contract.progress import Placement, Progress, Report, StagePlacement
+from tfparallel_trainer.contract.progress import (
+    FittingChange,
+    MemoryPlan,
+    Placement,
+    Progress,
+    Report,
+    StagePlacement,
+)
 from tfparallel_trainer.contract.separate_training import SeparateTraining
 from tfparallel_trainer.contract.verification import Comparison, Verification
 
@@ -204,6 +211,18 @@ class StagePlacementStatus(StagePlacement, _Observed):
     """One stage: where it runs, and what it holds."""
 
 
+class FittingChangeStatus(FittingChange, _Observed):
+    """One change of the job with which its model would fit its devices."""
+
+
+class MemoryPlanStatus(MemoryPlan, _Observed):
+    """What the fullest device of a split model is expected to hold."""
+
+    changes: Annotated[
+        tuple[FittingChangeStatus, ...], pydantic.Field(max_length=limits.MAX_FITTING_CHANGES)
+    ] = ()
+
+
 class PlacementStatus(Placement, _Observed):
     """Where the parts of a model that is split are."""
 
@@ -211,6 +230,7 @@ class PlacementStatus(Placement, _Observed):
     stages: Annotated[
         tuple[StagePlacementStatus, ...], pydantic.Field(max_length=limits.MAX_STAGES)
     ] = ()
+    memory: MemoryPlanStatus | None = None
 
 
 class ComparisonStatus(Comparison, _Observed):
@@ -328,12 +348,13 @@ def of_report(report: Report, arrived_at: datetime.datetime) -> Reports:
     fields = report.model_dump()
     placement, verified = fields.pop("placement"), fields.pop("verification")
     separate = fields.pop("separate_training")
+    before_first_step = fields.pop("before_first_step")
     if separate is not None:
         return Reports(
             None, None, None, SeparateTrainingStatus(**separate, last_update_time=arrived_at)
         )
     return Reports(
-        ProgressStatus(**fields, last_update_time=arrived_at),
+        None if before_first_step else ProgressStatus(**fields, last_update_time=arrived_at),
         None if placement is None else PlacementStatus.model_validate(placement),
         None if verified is None else VerificationStatus.model_validate(verified),
         None,

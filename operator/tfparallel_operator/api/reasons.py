@@ -39,6 +39,8 @@ CONDITIONS: Mapping[names.ConditionType, str] = {
     " `runPolicy.stallDeadlineSeconds`.",
     names.ConditionType.SEPARATE_TRAINING: "The replicas of a script train models of their own, and"
     " `onSeparateTraining` is `Continue`. It stays true when the job has ended.",
+    names.ConditionType.EXCEEDS_MEMORY: "The planner expects a device of a split model to need more"
+    " memory than it has. Training continues. It stays true when the job has ended.",
     names.ConditionType.CREATION_REFUSED: "The job cannot get pods. The message says why, and"
     " who has to act. The operator tries again.",
     names.ConditionType.CONTESTED: "Another installation of the operator watches the job, too, and"
@@ -81,6 +83,11 @@ REASONS: Mapping[names.Reason, Explanation] = {
     names.Reason.SEPARATE_MODELS: _warning(
         "Each replica of a script trains a model of its own. The message has the script's line.",
         "[Train one model together](../how-to/old-scripts.md#replicas-that-train-separate-models).",
+    ),
+    names.Reason.MODEL_TOO_LARGE: _warning(
+        "The tensors of a split model exceed the memory of its devices, by the planner's estimate."
+        " The message has the figures, and the changes with which the model fits.",
+        "[Make one of the changes](../how-to/planner.md#if-a-model-does-not-fit).",
     ),
     names.Reason.SOURCE_FAILED: _warning(
         "The init container could not fetch the job's code or packages.",

@@ -26,7 +26,7 @@ from tfparallel_operator.core.life import (
     training,
 )
 from tfparallel_operator.core.pods import claims, config
-from tfparallel_operator.core.status import conditions
+from tfparallel_operator.core.status import conditions, reported_conditions
 
 Phase = Callable[[DecisionContext], decision.Decision | None]
 
@@ -90,7 +90,7 @@ def _decide(
     status, events = spec_validity.set_spec_condition(job.status, problem, now, generation)
     in_force = scaling.in_force(requested, children.pods)
     before = DecisionContext(requested, in_force, status, children, environment, now, settings)
-    status, warnings = _warn_of_separate_training(before, _describe(before))
+    status, warnings = reported_conditions.update(_describe(before), before.stamp)
     described = dataclasses.replace(before, status=status)
     decided = next(filter(None, (phase(described) for phase in PHASES)))
     overdue, look_again_at = dead_nodes.force_deletions(children.pods, now)
@@ -110,23 +110,6 @@ def _decide(
 def _find_notices(children: observation.Children) -> tuple[decision.JobEvent, ...]:
     hidden = obstacles.find_hidden(children.pods)
     return (decision.warning(hidden.reason, obstacles.describe(hidden).message),) if hidden else ()
-
-
-def _warn_of_separate_training(
-    context: DecisionContext, status: job_status.JobStatus
-) -> tuple[job_status.JobStatus, tuple[decision.JobEvent, ...]]:
-    """Say in a condition whether the replicas of this attempt train models of their own."""
-    reported, kind = status.separate_training, names.ConditionType.SEPARATE_TRAINING
-    began = status.attempt_time or status.start_time
-    is_told = conditions.is_true(status, kind)
-    if reported is None or (began is not None and reported.last_update_time <= began):
-        return (conditions.remove(status, kind) if is_told else status), ()
-    if is_told:
-        return status, ()
-    reason = names.Reason.SEPARATE_MODELS
-    message = f"{reported.cause}. {reported.describe_remedy()}"
-    status = context.stamp.set(status, kind, True, reason, message)
-    return status, (decision.warning(reason, message),)
 
 
 def _describe(context: DecisionContext) -> job_status.JobStatus:

@@ -186,6 +186,21 @@ def test_a_report_places_the_parts_of_a_split_model() -> None:
     assert [report.placement for report in kept.progress_reports] == [None, split]
 
 
+def test_a_model_that_does_not_fit_is_reported_before_the_first_step_as_no_progress() -> None:
+    kept = Kept()
+    reporter = Reporter(console.Console("test"), None, kept, chief=True)
+    reporter.starts(7)
+    memory = protocol.MemoryPlan(stage=0, peak_bytes=5, device_bytes=5)
+    for peak in (5, 6):
+        planned = memory.model_copy(update={"peak_bytes": peak})
+        split = protocol.Placement(mesh=job_file.Mesh(tensor=2), memory=planned)
+        reporter.placement = split.model_copy
+        reporter.starts(7)
+    assert kept.progress_reports == [
+        protocol.Report(step=7, before_first_step=True, placement=split)
+    ]
+
+
 def test_a_check_is_said_recorded_and_reported(
     tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

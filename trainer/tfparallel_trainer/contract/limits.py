@@ -40,6 +40,10 @@ MAX_PLACE_LETTERS = 120
 MAX_REASONS = 6
 MAX_REASON_LETTERS = 320
 
+MAX_FITTING_CHANGES = 8
+MAX_MESH_LETTERS = 120
+"""Of a mesh in words."""
+
 MAX_QUANTITIES = 6
 MAX_OMISSIONS = 4
 MAX_OMISSION_LETTERS = 160
@@ -83,4 +87,5 @@ SecondsText = Annotated[NumberText, pydantic.AfterValidator(check_seconds)]
 LayersText = Annotated[str, pydantic.Field(max_length=MAX_LAYERS_LETTERS), _printable]
 PlaceText = Annotated[str, pydantic.Field(max_length=MAX_PLACE_LETTERS), _printable]
 ReasonText = Annotated[str, pydantic.Field(max_length=MAX_REASON_LETTERS), _printable]
+MeshText = Annotated[str, pydantic.Field(max_length=MAX_MESH_LETTERS), _printable]
 OmissionText = Annotated[str, pydantic.Field(max_length=MAX_OMISSION_LETTERS), _printable]

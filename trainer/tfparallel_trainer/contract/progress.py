@@ -3,6 +3,7 @@
 Numbers that may be fractional or not finite are strings, as the Kubernetes API conventions ask.
 """
 
+import enum
 import math
 from typing import Annotated
 
@@ -81,8 +82,88 @@ class StagePlacement(base.Model):
     """Recent seconds of a step in which the stage computes; it waits in the others."""
 
     planned_seconds: limits.SecondsText | None = None
-    """The planner's estimate of it, for one core of a processor: compare its share of all stages.
-    Absent where mesh.cuts says where stages begin."""
+    """The planner's estimate of it: compare its share of all stages. Absent where mesh.cuts says
+    where stages begin."""
+
+
+class ChangedSetting(enum.StrEnum):
+    """What a job would have to change so that its model fits its devices."""
+
+    SHARD_OPTIMIZER = "ShardOptimizer"
+    MICROBATCHES = "Microbatches"
+    MESH = "Mesh"
+    BATCH_SIZE = "BatchSize"
+    DEVICES = "Devices"
+
+
+_CHANGES = {
+    ChangedSetting.SHARD_OPTIMIZER: "with mesh.shardOptimizer",
+    ChangedSetting.MICROBATCHES: "with mesh.microbatches {count}",
+    ChangedSetting.MESH: "on another mesh ({mesh})",
+    ChangedSetting.BATCH_SIZE: "with a batch of {count}",
+    ChangedSetting.DEVICES: "on {count} devices ({mesh})",
+}
+"""As they follow "The model fits"."""
+
+
+class FittingChange(base.Model):
+    """One change of a job with which, by the planner's estimate, its model fits its devices."""
+
+    setting: ChangedSetting
+    """What changes."""
+
+    count: limits.Count | None = None
+    """The number of microbatches, of examples in a batch, or of devices."""
+
+    mesh: limits.MeshText | None = None
+    """The mesh and its microbatches, if these change: data 2 x stage 2, microbatches 4."""
+
+    def __str__(self) -> str:
+        """The change as it follows "The model fits"."""
+        return _CHANGES[self.setting].format(count=self.count, mesh=self.mesh)
+
+
+class MemoryPlan(base.Model):
+    """What the planner expects the fullest device to hold, and what the devices can hold."""
+
+    stage: limits.Parts
+    """The stage of the fullest device."""
+
+    peak_bytes: limits.Count
+    """The most bytes of tensors on that device at one time, by the planner's estimate."""
+
+    device_bytes: limits.Count
+    """Bytes that tensors may take on each device; of unequal devices, the least."""
+
+    larger_device: limits.Name | None = None
+    """If the devices are GPUs: the GPU with the least memory that is enough, if any is."""
+
+    changes: Annotated[
+        tuple[FittingChange, ...], pydantic.Field(max_length=limits.MAX_FITTING_CHANGES)
+    ] = ()
+    """Changes of which each would make the model fit, the smallest first. Empty where it fits."""
+
+    @property
+    def is_exceeded(self) -> bool:
+        """Whether the device is expected to hold more than it can."""
+        return self.peak_bytes > self.device_bytes
+
+    @property
+    def problem(self) -> str:
+        """What is expected, without a period."""
+        return (
+            "the model does not fit its devices, by the planner's estimate: one of stage"
+            f" {self.stage} needs {format_bytes(self.peak_bytes)} for tensors, and has"
+            f" {format_bytes(self.device_bytes)}"
+        )
+
+    @property
+    def remedy(self) -> str:
+        """Each change with which the model fits, in a sentence."""
+        larger = "" if self.larger_device is None else f" (a {self.larger_device} has it)"
+        enough = f"on devices of {format_bytes(self.peak_bytes)}{larger}"
+        changes = [*map(str, self.changes), f"or {enough}"] if self.changes else [enough]
+        return f"The model fits {', '.join(changes)}."
 
 
 class Placement(base.Model):
@@ -99,6 +180,15 @@ class Placement(base.Model):
     ] = ()
     """Why the planner divides the model so, and what the next best would cost, by its estimate.
     Empty where mesh.cuts says where stages begin."""
+
+    memory: MemoryPlan | None = None
+    """What the fullest device is expected to hold, and what devices can. Absent where nothing
+    limits their memory, and where mesh.cuts says where stages begin."""
+
+    @property
+    def exceeded_memory(self) -> MemoryPlan | None:
+        """What the fullest device is expected to hold, if that is more than it can; else None."""
+        return self.memory if self.memory is not None and self.memory.is_exceeded else None
 
     @pydantic.field_validator("mesh")
     @classmethod
@@ -123,6 +213,9 @@ class Report(Progress):
 
     separate_training: _Separate = None
     """That the replicas of a script train models of their own. Such a report has no progress."""
+
+    before_first_step: bool | None = None
+    """True: no step of this attempt has ended. Such a report has a placement, and no progress."""
 
 
 def format_number(value: float) -> str:

@@ -54,6 +54,7 @@ def train_to_end(template: engine.RunTemplate, observe: Observe) -> None:
             outer = _loop(context, engine_setup, trainer, reporter, observe, writer)
             if chief:
                 _announce(template, engine_setup, outer.total_steps)
+                reporter.starts(engine_setup.start.step)
             context.stop.allow(termination.STEP_SECONDS)
             outer.run()
         if not context.script:

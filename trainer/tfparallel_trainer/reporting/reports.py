@@ -82,6 +82,16 @@ class Reporter:
         """Whether it is time for the chief to report."""
         return self.chief and time.monotonic() - self._last >= INTERVAL_SECONDS
 
+    def starts(self, step: int) -> None:
+        """Report before a step that may end the process that the model does not fit its devices."""
+        placement = self.placement()
+        if placement is not None and placement.exceeded_memory is not None:
+            self.pusher.put(
+                progress.Report(
+                    step=min(step, limits.MAX_COUNT), before_first_step=True, placement=placement
+                )
+            )
+
     def epoch_begins(self) -> None:
         """Note in the step log that an epoch begins, or is resumed after a restart."""
         if self.step_log is not None:

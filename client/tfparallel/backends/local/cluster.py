@@ -112,7 +112,7 @@ class LocalCluster:
         self._write(self.job.status.model_copy(update=reports._asdict()))
         if reports.progress is not None:
             self._observer.progress(reports.progress)
-        if reports.separate_training is not None:
+        else:  # a warning, which becomes a condition
             self.wake()
         if placement is not None and placement.mesh != (before and before.mesh):
             self._observer.split(placement)

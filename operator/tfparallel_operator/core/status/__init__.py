@@ -1,1 +1,1 @@
-"""Parts of a status: `conditions` and `replica_records`."""
+"""Parts of a status: `conditions`, those of reports (`reported_conditions`), `replica_records`."""

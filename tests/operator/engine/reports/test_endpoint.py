@@ -164,6 +164,20 @@ async def test_the_api_server_takes_every_report_that_the_contract_takes(
         "mesh": {**mesh, "data": 4095, "microbatches": 4096},
         "stages": [stage] * limits.MAX_STAGES,
         "reasons": ["r" * limits.MAX_REASON_LETTERS] * limits.MAX_REASONS,
+        "memory": {
+            "stage": limits.MAX_PARTS,
+            "peakBytes": limits.MAX_COUNT,
+            "deviceBytes": 0,
+            "largerDevice": "d" * limits.MAX_NAME_LETTERS,
+            "changes": [
+                {
+                    "setting": "Devices",
+                    "count": limits.MAX_COUNT,
+                    "mesh": "m" * limits.MAX_MESH_LETTERS,
+                }
+            ]
+            * limits.MAX_FITTING_CHANGES,
+        },
     }
     compared = {"difference": "1.2e-300", "limit": "9" * limits.MAX_NUMBER_LETTERS}
     verified = {

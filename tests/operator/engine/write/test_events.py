@@ -214,6 +214,7 @@ async def _all_events() -> set[tuple[str, str]]:
     async with world.running(objects.job()):
         await world.start_pods()
         await world.report_separate_training(seconds=5)
+        await world.report_large_model(seconds=5)
         await world.end("digits-chief-0", 0)
     events += world.events()
 

@@ -9,11 +9,11 @@ from typing import Any
 import keras
 import pytest
 
-from testing.trainer import planned_models, reference, split_models
+from testing.trainer import planned_models, reference, report_receiver, split_models
 from testing.trainer import runs as trainings
 from tfparallel_trainer import errors
 from tfparallel_trainer.comms import agreement
-from tfparallel_trainer.contract import device_types, exits, job_file
+from tfparallel_trainer.contract import device_types, environment, exits, job_file, progress
 from tfparallel_trainer.engines.split import placement_report, plan_resolution
 from tfparallel_trainer.engines.split.model import graph, recording
 from tfparallel_trainer.engines.split.planning import hardware
@@ -142,6 +142,84 @@ def test_a_limit_of_memory_divides_the_model_or_says_what_is_lacking() -> None:
         limited(peak // 100)
 
 
+def test_a_mesh_that_the_job_gives_is_kept_although_it_does_not_fit() -> None:
+    model, cluster = perceptron(), hardware.DeviceCluster(processes=4)
+    asked = job_file.Mesh(data=4)
+
+    def limited(memory: int | None) -> plan_resolution.ResolvedPlan:
+        device = hardware.Device(memory=memory)
+        return plan_resolution.resolve(
+            model, asked, 32, dataclasses.replace(cluster, device=device), ADAM
+        )
+
+    unlimited = limited(None)
+    assert (unlimited.memory, unlimited.mesh) == (None, asked)
+    assert unlimited.plan is not None
+    peak = unlimited.plan.stages[0].holds.peak
+    enough = limited(peak).memory
+    assert enough is not None
+    assert (enough.peak_bytes, enough.device_bytes, enough.changes) == (peak, peak, ())
+    assert not enough.is_exceeded
+    tight = limited(peak - 1)
+    assert (tight.mesh, tight.ends) == (asked, unlimited.ends)
+    assert tight.plan is not None
+    assert tight.plan.reasons[0].startswith("Stage 0 sets the pace")
+    assert tight.memory is not None
+    assert tight.memory.is_exceeded
+    assert tight.memory.changes[0].setting is progress.ChangedSetting.SHARD_OPTIMIZER
+    cut = job_file.Mesh(stage=2, data=2, cuts=("dense_1",))
+    assert plan_resolution.resolve(model, cut, 32, cluster, ADAM).memory is None
+
+
+LARGE = """
+import keras
+import numpy as np
+
+from tfparallel_trainer.engines.split import plan_resolution
+
+plan_resolution.device_memory = lambda count: 1_500_000
+
+def build_model():
+    return keras.Sequential([keras.Input((8,)), *(keras.layers.Dense(200) for _ in range(3))])
+
+def compile_model(model):
+    model.compile(keras.optimizers.Adam(), "mse")
+
+def training_data():
+    return np.zeros((32, 8)), np.zeros((32, 200))
+"""
+"""Weights of 330 kB, with gradients, slots and the update five times as much. Devices have less."""
+
+
+def test_a_run_that_is_not_expected_to_fit_says_so_before_its_first_step(
+    tmp_path: pathlib.Path, runs: trainings.Runs
+) -> None:
+    (tmp_path / "model.py").write_text(LARGE)
+    with report_receiver.receiving() as server:
+        run = runs.finish(
+            "model.py",
+            source=tmp_path,
+            steps=2,
+            globalBatchSize=16,
+            processes=2,
+            strategy="ModelSplit",
+            mesh={"data": 2},
+            variables={environment.PROGRESS_URL: server.url},
+        )
+    sentence = (
+        "warning: the model does not fit its devices, by the planner's estimate: one of stage 0"
+    )
+    assert sentence in run.chief.output
+    assert "The model fits with mesh.shardOptimizer, " in run.chief.output
+    (_, first), *_, (_, last) = server.got
+    assert first["beforeFirstStep"]
+    assert first["placement"]["memory"]["deviceBytes"] == 1_500_000
+    assert first["placement"]["memory"]["changes"][0] == {"setting": "ShardOptimizer"}
+    assert "beforeFirstStep" not in last
+    assert last["step"] == 2
+    assert last["placement"]["memory"] == first["placement"]["memory"]
+
+
 def test_an_optimizer_that_cannot_train_parts_leaves_tensor_out() -> None:
     cluster = hardware.DeviceCluster(processes=4, device=hardware.Device(memory=2**62))
     lamb = keras.optimizers.Lamb()
@@ -156,8 +234,8 @@ def test_the_least_memory_counts_and_plans_are_compared() -> None:
     together = agreement.Peers(
         me=0, names=("chief-0", "worker-0", "worker-1"), gather=_gatherer(answers)
     )
-    assert plan_resolution.devices_of(AUTO, together, 2).device.memory == 5
-    assert plan_resolution.devices_of(AUTO, together, 2).device.memory is None
+    assert plan_resolution.devices_of(together, 2).device.memory == 5
+    assert plan_resolution.devices_of(together, 2).device.memory is None
     planned_mesh = plan_resolution.resolve(
         perceptron(), job_file.Mesh(stage=2), 32, hardware.DeviceCluster(processes=2)
     )
@@ -178,7 +256,7 @@ def test_gpus_of_one_type_are_planned_with_its_figures(monkeypatch: pytest.Monke
         peers = agreement.Peers(
             me=0, names=("worker-0", "worker-1"), gather=_gatherer([[9, 7], numbers])
         )
-        device = plan_resolution.devices_of(AUTO, peers, 2).device
+        device = plan_resolution.devices_of(peers, 2).device
         assert (device.type_name, device.memory) == (type_name, 7)
 
 

@@ -10,13 +10,14 @@ import tensorflow as tf
 
 from tfparallel_trainer import errors
 from tfparallel_trainer.comms import agreement
-from tfparallel_trainer.contract import device_types, job_file
+from tfparallel_trainer.contract import device_types, job_file, progress
 from tfparallel_trainer.contract.device_types import DEVICE_TYPES, DeviceType
 from tfparallel_trainer.contract.plan import Plan
 from tfparallel_trainer.engines.split.model import graph
 from tfparallel_trainer.engines.split.pipeline import cutting
 from tfparallel_trainer.engines.split.planning import (
     choose,
+    explain,
     hardware,
     model_costs,
     planner,
@@ -50,6 +51,8 @@ class ResolvedPlan:
     """As `partition.Partition` takes them."""
     plan: Plan | None
     """What the planner expects; None where the job file says where to cut."""
+    memory: progress.MemoryPlan | None
+    """What it expects the fullest device to hold; None if nothing limits it, and without a plan."""
 
 
 def resolve(
@@ -63,7 +66,8 @@ def resolve(
 
     Args:
         job_mesh: the job's mesh; with every axis a number, or `auto`.
-        cluster: the devices; their memory is a limit where the planner chooses the mesh.
+        cluster: the devices. Their memory is a limit where the planner chooses the mesh. On a mesh
+            that the job gives, the cut whose fullest device lacks least is taken if none fits.
         optimizer: the one that the user compiled the model with; absent: nothing of it is counted.
 
     Raises:
@@ -78,6 +82,7 @@ def resolve(
             ends=ends,
             segment_ends=_segment_ends(model, job_mesh),
             plan=None,
+            memory=None,
         )
     constraints = search_space.Constraints(
         order=job_mesh.schedule,
@@ -93,7 +98,14 @@ def resolve(
             microbatches=job_mesh.microbatches,
             batch=-(-batch // parts) * parts,  # parts may be unequal: the largest counts
         )
-    plan = choose.plan_for(planner.subject(model, optimizer, cluster, _USUAL_LENGTH), constraints)
+    subject = planner.subject(model, optimizer, cluster, _USUAL_LENGTH)
+    try:
+        plan = choose.plan_for(subject, constraints)
+        memory = None if plan.memory is None else explain.memory_plan(plan, plan.memory)
+    except choose.MisfitError as misfit:
+        if job_mesh.auto:
+            raise
+        plan, memory = misfit.roomiest, misfit.memory
     ordered = dataclasses.replace(model, nodes=tuple(model.nodes[index] for index in plan.order))
     return ResolvedPlan(
         mesh=job_file.Mesh(
@@ -107,6 +119,7 @@ def resolve(
         ends=plan.ends,
         segment_ends=_segment_ends(ordered, job_mesh),
         plan=plan,
+        memory=memory,
     )
 
 
@@ -118,23 +131,19 @@ def _segment_ends(model: graph.Graph, job_mesh: job_file.Mesh) -> tuple[int, ...
     )
 
 
-def devices_of(
-    job_mesh: job_file.Mesh, peers: agreement.Peers, count: int
-) -> hardware.DeviceCluster:
-    """The devices of all processes, which all ask; with `auto`, with the least memory of one.
+def devices_of(peers: agreement.Peers, count: int) -> hardware.DeviceCluster:
+    """The devices of all processes, which all ask, with the least memory of one.
 
-    With `auto`, they are GPUs of a type that the planner knows if all processes have the same.
+    They are GPUs of a type that the planner knows if all processes have the same.
     """
-    memory = None
-    if job_mesh.auto:
-        least = min(peers.gather(device_memory(count) or _MOST))
-        memory = None if least == _MOST else least
-        known_types = list(DEVICE_TYPES.values())
-        own_type = gpu_type()
-        own_number = len(known_types) if own_type is None else known_types.index(own_type)
-        numbers = set(peers.gather(own_number))
-        if numbers == {own_number} and own_type is not None:
-            return hardware.DeviceCluster.of_type(peers.count, count, own_type, memory)
+    least = min(peers.gather(device_memory(count) or _MOST))
+    memory = None if least == _MOST else least
+    known_types = list(DEVICE_TYPES.values())
+    own_type = gpu_type()
+    own_number = len(known_types) if own_type is None else known_types.index(own_type)
+    numbers = set(peers.gather(own_number))
+    if numbers == {own_number} and own_type is not None:
+        return hardware.DeviceCluster.of_type(peers.count, count, own_type, memory)
     return hardware.DeviceCluster(
         processes=peers.count, devices=count, device=hardware.Device(memory=memory)
     )

@@ -79,7 +79,7 @@ class SplitRun(engine.RunTemplate):
             state=model_state.state,
             start=model_state.start(),
             attempt=saved.attempt if saved is not None else settings.attempt or 1,
-            advice=checks.advice(bare, mesh.data),
+            advice=[*checks.advice(bare, mesh.data), *self._warn_of_memory()],
             export=export,
             build_model_access=functools.partial(callback_model.SplitModelAccess, self._ranks),
             placement=self._placement,
@@ -101,7 +101,7 @@ class SplitRun(engine.RunTemplate):
             model,
             self._job_mesh,
             context.settings.job.trainer.global_batch_size,
-            plan_resolution.devices_of(self._job_mesh, peers, len(self._devices)),
+            plan_resolution.devices_of(peers, len(self._devices)),
             bare.optimizer,
         )
         plan_resolution.compare(self._plan, peers)
@@ -207,10 +207,16 @@ class SplitRun(engine.RunTemplate):
         size = progress.format_bytes(rank.optimizer.state_bytes)
         return f"divides the optimizer's state by {divided.mesh.data}: rank {rank.index} has {size}"
 
+    def _warn_of_memory(self) -> Iterator[str]:
+        """Say that the model does not fit the devices, by the planner's estimate."""
+        memory = self._placement().exceeded_memory
+        if memory is not None:
+            yield f"{memory.problem}. {memory.remedy}"
+
     def _placement(self) -> progress.Placement:
         divided = self._ranks.partition
         kind = tf.DeviceSpec.from_string(self._ranks.local[0].device).device_type
-        return placement_report.describe(
+        placement = placement_report.describe(
             self._plan.mesh,
             placement_report.Place(divided.mesh, self.context.settings.cluster, kind),
             divided.stages,
@@ -218,6 +224,7 @@ class SplitRun(engine.RunTemplate):
             self._ranks.timing.busy,
             self._plan.plan,
         )
+        return placement.model_copy(update={"memory": self._plan.memory})
 
     def _write_pipeline(self) -> None:
         """Write the work of the stages to the output directory, if this attempt has made steps."""

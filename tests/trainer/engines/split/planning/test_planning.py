@@ -197,7 +197,7 @@ def test_what_does_not_fit_says_by_how_much_and_where() -> None:
     assert "does not fit 2 devices of 10 MiB" in sentence
     assert "a device of stage" in sentence
     assert "too much: parameters" in sentence
-    assert "It fits on 16 devices (tensor 16, microbatches 1), or on devices of" in sentence
+    assert "The model fits on 16 devices (tensor 16, microbatches 1), or on devices of" in sentence
 
 
 def test_a_gpu_has_the_memory_and_the_speed_of_its_type() -> None:

@@ -84,7 +84,7 @@ def test_what_would_make_a_mesh_fit_is_named_and_does(perceptron: graph.Graph) -
     limit = plan_model(perceptron, asked).stages[0].holds.peak * 5 // 10
     with pytest.raises(errors.BadConfigurationError) as caught:
         plan_model(perceptron, asked, limit)
-    changes = str(caught.value).partition(" It fits ")[2]
+    changes = str(caught.value).partition(" The model fits ")[2]
     named = re.match(
         r"on another mesh \((?P<mesh>.*?)\), on 8 devices \((?P<more>.*?)\), "
         r"or on devices of [\d.]+ MiB\.$",
@@ -119,7 +119,7 @@ def test_activations_fit_in_smaller_batches_and_more_microbatches() -> None:
     with pytest.raises(errors.BadConfigurationError) as caught:
         plan_model(model, asked, limit, devices=1)
     sentence = str(caught.value)
-    assert "It fits with mesh.microbatches 4, " in sentence
+    assert "The model fits with mesh.microbatches 4, " in sentence
     assert "with a batch of 8, on " in sentence
     for fitting in (
         Constraints(mesh={}, microbatches=4, batch=32),
@@ -137,7 +137,9 @@ def test_activations_fit_in_smaller_batches_and_more_microbatches() -> None:
 def test_state_that_replicas_could_share_is_named(perceptron: graph.Graph) -> None:
     asked = Constraints(mesh={"data": 4}, microbatches=1)
     limit = plan_model(perceptron, asked).stages[0].holds.peak - 1
-    with pytest.raises(errors.BadConfigurationError, match=r"It fits with mesh\.shardOptimizer, "):
+    with pytest.raises(
+        errors.BadConfigurationError, match=r"The model fits with mesh\.shardOptimizer, "
+    ):
         plan_model(perceptron, asked, limit)
     [setting] = search_space.every(asked, 4)
     assert str(setting) == "data 4, microbatches 1"

@@ -7,7 +7,7 @@ import numpy as np
 
 from tfparallel_trainer import errors
 from tfparallel_trainer.comms import shape
-from tfparallel_trainer.contract import plan
+from tfparallel_trainer.contract import plan, progress
 from tfparallel_trainer.engines.split.planning import (
     cost_tables,
     costs,
@@ -33,6 +33,17 @@ _SHOWN = 5
 """Alternatives shown per group (feasible, infeasible)."""
 
 
+class MisfitError(errors.BadConfigurationError):
+    """Nothing that a plan may choose fits the memory of the devices."""
+
+    def __init__(self, roomiest: plan.Plan, tried: int, memory: progress.MemoryPlan) -> None:
+        super().__init__(explain.excess(roomiest, tried, memory))
+        self.roomiest = roomiest
+        """The plan whose fullest device lacks least."""
+        self.memory = memory
+        """What that device lacks, and what would make the model fit."""
+
+
 @dataclasses.dataclass(frozen=True, slots=True)
 class _Cut:
     setting: search_space.Setting
@@ -42,13 +53,20 @@ class _Cut:
 
 
 def plan_for(subject: costs.Subject, constraints: search_space.Constraints) -> plan.Plan:
-    """Find the best plan, or raise a BadConfigurationError if none is possible or fits."""
+    """Find the best plan, or raise a BadConfigurationError if none is possible.
+
+    Raises:
+        MisfitError: plans are possible, and none fits.
+    """
     search = _Search(subject)
     fits, misfits = search.best_cuts(constraints)
     if not fits:
         roomiest = search.run(min(misfits, key=lambda cut: cut.value))
-        changes = tuple(remedies.find(subject, constraints))
-        raise errors.BadConfigurationError(explain.excess(roomiest, len(misfits), changes))
+        roomiest = roomiest.model_copy(update={"reasons": tuple(explain.reasons(roomiest, ()))})
+        changes = [*remedies.find(subject, constraints)]
+        limit = subject.cluster.device.memory or 0
+        memory = explain.memory_plan(roomiest, limit, changes)
+        raise MisfitError(roomiest, len(misfits), memory)
     runs = [(candidate, search.run(candidate)) for candidate in search.candidates(fits)]
     runs.sort(key=lambda run: run[1].step_seconds)
     best, *rest = search.evened(runs)

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator, Sequence
 
-from tfparallel_trainer.contract import plan, progress
+from tfparallel_trainer.contract import limits, plan, progress
 from tfparallel_trainer.contract.device_types import DEVICE_TYPES
 from tfparallel_trainer.engines.split.pipeline import schedule
 from tfparallel_trainer.engines.split.planning.search_space import describe
@@ -85,14 +85,34 @@ def too_many_stages(asked: int, most: int, count: int, why: str) -> str:
     return f"mesh.stage is {asked}, but {reason}: give at most {most}."
 
 
-def excess(roomiest: plan.Plan, tried: int, changes: Sequence[str]) -> str:
+def memory_plan(
+    best: plan.Plan, limit: int, changes: Sequence[progress.FittingChange] = ()
+) -> progress.MemoryPlan:
+    """What the fullest device of a plan holds, next to the bytes that devices can hold.
+
+    Args:
+        limit: these bytes.
+        changes: those with which the model fits, if it does not.
+    """
+    stage = fullest(best)
+    peak = min(best.stages[stage].holds.peak, limits.MAX_COUNT)
+    return progress.MemoryPlan(
+        stage=stage,
+        peak_bytes=peak,
+        device_bytes=min(limit, limits.MAX_COUNT),
+        larger_device=_find_larger(best.device_type, peak),
+        changes=tuple(changes),
+    )
+
+
+def excess(roomiest: plan.Plan, tried: int, memory: progress.MemoryPlan) -> str:
     """Why not even the cut that fits least badly does, and what would make the model fit.
 
     Args:
         tried: the number of plans, of which none fits.
-        changes: as `remedies.find` gives them.
+        memory: what the roomiest plan needs, and what would make it fit.
     """
-    index, limit, count = fullest(roomiest), roomiest.memory or 0, len(roomiest.ranks)
+    index, limit, count = memory.stage, memory.device_bytes, len(roomiest.ranks)
     stage = roomiest.stages[index]
     holds = stage.holds
     last = "" if len(stage.nodes) == 1 else f" … {stage.nodes[-1]}"
@@ -101,23 +121,19 @@ def excess(roomiest: plan.Plan, tried: int, changes: Sequence[str]) -> str:
     else:
         others = f"activations {size(holds.activations)}, the widest layer {size(holds.working)}"
     named = describe(roomiest.mesh, roomiest.microbatches, roomiest.shard_optimizer)
-    enough = f"on devices of {size(holds.peak)}{_larger(roomiest)}"
-    remedies = ", ".join([*changes, f"or {enough}"] if changes else [enough])
     return (
         f"The model does not fit {count} device{'' if count == 1 else 's'} of {size(limit)}"
         f"{f' in any of {tried} ways' if tried > 1 else ''}. At best ({named}) a device of "
         f"stage {index} ({stage.nodes[0]}{last}) needs {size(holds.peak)}, "
         f"{size(holds.peak - limit)} too much: parameters "
         f"{size(holds.parameters)}, gradients {size(holds.gradients)}, slots {size(holds.slots)}, "
-        f"{others}. It fits {remedies}."
+        f"{others}. {memory.remedy}"
     )
 
 
-def _larger(roomiest: plan.Plan) -> str:
-    """The GPU with the least memory that has enough, where a plan is for GPUs."""
-    if roomiest.device_type is None:
-        return ""
-    peak = roomiest.stages[fullest(roomiest)].holds.peak
+def _find_larger(device_type: str | None, peak: int) -> str | None:
+    """Name the GPU with the least memory that is enough, where a plan is for GPUs."""
+    if device_type is None:
+        return None
     larger = (device.name for device in DEVICE_TYPES.values() if device.memory >= peak)
-    name = next(larger, None)
-    return "" if name is None else f" (a {name} has it)"
+    return next(larger, None)

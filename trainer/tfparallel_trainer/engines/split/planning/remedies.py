@@ -4,32 +4,33 @@ import dataclasses
 from collections.abc import Iterator
 
 from tfparallel_trainer import errors
+from tfparallel_trainer.contract.progress import ChangedSetting, FittingChange
 from tfparallel_trainer.engines.split.planning import costs, mesh_tables, search_space
 
 _MORE_DEVICES = (2, 4, 8)
 """How many times the devices are tried."""
 
 
-def find(subject: costs.Subject, constraints: search_space.Constraints) -> Iterator[str]:
-    """Yield the changes with which a plan fits, as phrases that follow "it fits"."""
+def find(subject: costs.Subject, constraints: search_space.Constraints) -> Iterator[FittingChange]:
+    """Yield the changes of which each makes a plan fit."""
     asked = constraints
     free = dataclasses.replace(asked, mesh=None, microbatches=None, shards_optimizer=None)
     tables = mesh_tables.MeshTables(subject)
     shared = dataclasses.replace(asked, shards_optimizer=True)
     if asked != shared and subject.shares_slots and _smallest(tables, shared):
-        yield "with mesh.shardOptimizer"
+        yield FittingChange(setting=ChangedSetting.SHARD_OPTIMIZER)
     if asked.microbatches is not None:
         setting = _smallest(tables, dataclasses.replace(asked, microbatches=None))
         if setting is not None:
-            yield f"with mesh.microbatches {setting.microbatches}"
+            yield FittingChange(setting=ChangedSetting.MICROBATCHES, count=setting.microbatches)
     if asked.mesh is not None:
         setting = _smallest(tables, free)
         if setting is not None:
-            yield f"on another mesh ({setting})"
+            yield FittingChange(setting=ChangedSetting.MESH, mesh=str(setting))
     halves = (asked.batch >> power for power in range(1, asked.batch.bit_length()))
     for batch in halves:
         if _smallest(tables, dataclasses.replace(asked, batch=batch)):
-            yield f"with a batch of {batch}"
+            yield FittingChange(setting=ChangedSetting.BATCH_SIZE, count=batch)
             break
     for times in _MORE_DEVICES:
         processes = times * subject.cluster.processes
@@ -37,7 +38,9 @@ def find(subject: costs.Subject, constraints: search_space.Constraints) -> Itera
         larger = dataclasses.replace(subject, cluster=cluster)
         setting = _smallest(mesh_tables.MeshTables(larger), free)
         if setting is not None:
-            yield f"on {cluster.size} devices ({setting})"
+            yield FittingChange(
+                setting=ChangedSetting.DEVICES, count=cluster.size, mesh=str(setting)
+            )
             break
 
 
