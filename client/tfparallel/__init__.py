@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from tfparallel.client import TrainerClient
     from tfparallel.diagnosis.findings import Diagnosis
-    from tfparallel.errors import Failure, JobNotFound
+    from tfparallel.errors import Failure, JobNotFound, MisfitWarning
     from tfparallel.models import Event, Job, Progress, Replica
     from tfparallel.places import Cluster, Local
     from tfparallel.progress_bar import ProgressBar
@@ -32,6 +32,7 @@ __all__ = [
     "Job",
     "JobNotFound",
     "Local",
+    "MisfitWarning",
     "Progress",
     "ProgressBar",
     "Replica",
@@ -48,6 +49,7 @@ _MODULES = {
     "Job": "tfparallel.models",
     "JobNotFound": "tfparallel.errors",
     "Local": "tfparallel.places",
+    "MisfitWarning": "tfparallel.errors",
     "Progress": "tfparallel.models",
     "ProgressBar": "tfparallel.progress_bar",
     "Replica": "tfparallel.models",

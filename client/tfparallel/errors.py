@@ -17,3 +17,7 @@ class Stopped(Exception):  # noqa: N818
 
 class JobNotFound(load.SpecError):
     """No job has the name."""
+
+
+class MisfitWarning(UserWarning):
+    """A model does not fit its GPUs, by the planner's estimate."""

@@ -12,7 +12,6 @@ import yaml
 from tfparallel import errors, following, models, submission
 from tfparallel.backends.cluster import access, cluster_backend
 from tfparallel.cli import exits, listing, options
-from tfparallel.planning import fit
 from tfparallel.terminal import display, wrapping
 from tfparallel_operator.api import names
 
@@ -51,22 +50,21 @@ def command(
 
     It sends the folder of JOB.yaml and its subfolders, without the files that .tfparallelignore
     lists. Packages of requirements.txt are installed before training starts. A
-    warning says if a divided model does not fit the GPUs that labels in the templates name.
+    warning says if a divided model does not fit the GPUs that labels of templates or nodes name.
 
     Exit status: 0 the job succeeded (with -d: it was created), 1 it failed or the cluster refuses,
     2 bad input, 130 ended by Ctrl-C.
     """
     additions = submission.Additions(name, claim, variables, secrets)
-    changes = options.with_epochs(overrides, epochs)
-    prepared = submission.read(job, changes, additions)
+    prepared = submission.read(job, options.with_epochs(overrides, epochs), additions)
     if dry_run:
         documents = (*prepared.companions, *prepared.sources, prepared.job)
         click.echo(yaml.safe_dump_all(map(dict, documents), sort_keys=False), nl=False)
         return
-    if "mesh" in prepared.job["spec"]:
-        _warn_of_misfit(job, changes)
 
     async def act(cluster: cluster_backend.ClusterBackend) -> models.Job:
+        if (misfit := await cluster.find_misfit(prepared)) is not None:
+            wrapping.say(f"warning: {misfit}")
         created = await cluster.submit(prepared)
         files = sum(map(len, (c["binaryData"]["chunk"] for c in prepared.sources))) * 3 // 4
         sent = f" with {files / 1024:.0f} KiB of files" if prepared.sources else ""
@@ -77,13 +75,6 @@ def command(
     finished = options.on_cluster(choice, act)
     if not detach and finished.state != names.State.SUCCEEDED:
         sys.exit(exits.FAILED)
-
-
-def _warn_of_misfit(job: pathlib.Path, changes: Sequence[str]) -> None:
-    """Say if a divided model does not fit its GPUs; an estimate is no reason to refuse it."""
-    misfit = fit.find_misfit(job, changes)
-    if misfit is not None:
-        wrapping.say(f"warning: {misfit} The job is created all the same.")
 
 
 async def _follow(cluster: cluster_backend.ClusterBackend, job: models.Job) -> models.Job:

@@ -7,6 +7,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Mapping
+from typing import TextIO
 
 from tfparallel import errors
 from tfparallel.backends.local import folders
@@ -26,20 +27,22 @@ class ImpossiblePlanError(load.SpecError):
     """The devices, the mesh or the memory do not allow a plan; the message says what would."""
 
 
-def ask(question: plan.Question, files: Mapping[str, str | bytes]) -> plan.Plan:
+def ask(
+    question: plan.Question, files: Mapping[str, str | bytes], output: TextIO | None = None
+) -> plan.Plan:
     """Start the trainer and wait for its answer; it ends when this process is interrupted.
-
-    What the user's module prints goes to the standard error.
 
     Args:
         question: the model and the devices to plan for.
         files: the module's files; empty: they are in the question's folder.
+        output: gets what the module prints; None: the standard error gets it.
 
     Raises:
         SpecError: the user's module raises an error.
         ImpossiblePlanError: the trainer refuses the question.
         Failure: it failed.
     """
+    output = output or sys.stderr
     with tempfile.TemporaryDirectory(prefix="tfparallel-plan-") as folder:
         answer, failure = (pathlib.Path(folder, name) for name in ("plan.json", "failure"))
         if files:
@@ -54,14 +57,14 @@ def ask(question: plan.Question, files: Mapping[str, str | bytes]) -> plan.Plan:
             text=True,
             env={"TF_CPP_MIN_LOG_LEVEL": "2", "KERAS_BACKEND": "tensorflow", **os.environ},
         )
-        sys.stderr.write(done.stdout)
+        output.write(done.stdout)
         if done.returncode == exits.Exit.DONE:
             return plan.Plan.model_validate_json(answer.read_bytes())
         lines = done.stderr.splitlines()
         sentence = failure.read_text(encoding="utf-8") if failure.exists() else ""
         if sentence and done.returncode in (exits.Exit.USER_ERROR, exits.Exit.BAD_CONFIGURATION):
             shown = (line for line in lines if sentence not in line and not _NOISE.match(line))
-            sys.stderr.writelines(f"{line}\n" for line in shown)
+            output.writelines(f"{line}\n" for line in shown)
             is_impossible = done.returncode == exits.Exit.BAD_CONFIGURATION
             raise (ImpossiblePlanError if is_impossible else load.SpecError)(sentence)
         last = "\n".join(lines[-_SHOWN:])

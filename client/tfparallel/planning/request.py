@@ -3,6 +3,7 @@
 import dataclasses
 import pathlib
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 from tfparallel import validation
 from tfparallel.job_source import source as sources
@@ -54,27 +55,45 @@ def read(file: pathlib.Path, options: PlanOptions) -> Subject:
     """
     if file.suffix not in _MANIFESTS:
         return Subject(file.stem, _with_options(_of_module(file, options), options))
-    overrides = (*options.overrides, *_AS_IF_RUN)
-    with validation.located(file, overrides):
-        return _of_job(sources.read(file, overrides), options)
+    changes = (*options.overrides, *_AS_IF_RUN)
+    with validation.located(file, changes):
+        return _of_job(sources.read(file, changes), options)
 
 
-def read_for_gpus(file: pathlib.Path, overrides: Sequence[str]) -> Subject | None:
-    """Return the question for a job that divides its model over GPUs; None for any other.
+def read_for_gpus(
+    document: Mapping[str, Any],
+    documents: Sequence[Mapping[str, Any]],
+    nodes: Sequence[Mapping[str, str]],
+) -> Subject | None:
+    """Return the question for a job that divides its model over GPUs that the planner knows.
 
-    Labels in its templates have to name GPUs that the planner knows.
+    None for any other job, and for one whose files are not here.
+
+    Args:
+        document: the job's manifest.
+        documents: the ConfigMaps that it brings.
+        nodes: the labels of each node with GPUs.
 
     Raises:
-        SpecError: the job is wrong, or its code is not here.
+        SpecError: the job is wrong.
     """
-    source = sources.read(file, (*overrides, *_AS_IF_RUN))
-    if source.job.spec.mesh is None:
+    source = sources.build(_without_suspension(document), pathlib.Path(), documents)
+    trainer = source.job.spec.trainer
+    if source.job.spec.mesh is None or trainer is None or sources.code(source, trainer) is None:
         return None
-    subject = _of_job(source, PlanOptions())
+    subject = _of_job(source, PlanOptions(), nodes)
     return None if subject.question.device_type is None else subject
 
 
-def _of_job(source: sources.JobSource, options: PlanOptions) -> Subject:
+def _without_suspension(document: Mapping[str, Any]) -> Mapping[str, Any]:
+    spec = document["spec"]
+    policy = {**(spec.get("runPolicy") or {}), "suspend": False}
+    return {**document, "spec": {**spec, "runPolicy": policy}}
+
+
+def _of_job(
+    source: sources.JobSource, options: PlanOptions, nodes: Sequence[Mapping[str, str]] = ()
+) -> Subject:
     spec = source.job.spec
     trainer, mesh = spec.trainer, spec.mesh or job_file.Mesh(auto=True)
     if trainer is None:
@@ -95,7 +114,7 @@ def _of_job(source: sources.JobSource, options: PlanOptions) -> Subject:
         recompute=mesh.recompute,
         batch=trainer.global_batch_size,
         seed=trainer.seed,
-        device_type=_device_type(spec.tf_replica_specs),
+        device_type=_device_type(spec.tf_replica_specs, nodes),
     )
     files = sources.code(source, trainer) or {}
     question = _with_options(asked_by_job, options)
@@ -117,15 +136,35 @@ def _replicas(roles: Mapping[types.Role, types.ReplicaSpec]) -> tuple[int, int]:
     return sum(spec.replicas for spec in training.values()), next(iter(devices.values()))
 
 
-def _device_type(roles: Mapping[types.Role, types.ReplicaSpec]) -> str | None:
-    """Return the GPU that all replicas that train ask for by labels of nodes, if it is known."""
-    selected = {
-        device_types.find_by_labels(roles[role].pod_spec.get("nodeSelector") or {})
-        for role in _TRAINING
-        if role in roles
-    }
-    [device_type, *others] = selected
+def _device_type(
+    roles: Mapping[types.Role, types.ReplicaSpec], nodes: Sequence[Mapping[str, str]]
+) -> str | None:
+    """Return the GPU that all replicas that train ask for or will find, if it is known."""
+    gpus = {_find_gpu(roles[role], nodes) for role in _TRAINING if role in roles}
+    [device_type, *others] = gpus
     return None if others or device_type is None else device_type.name
+
+
+def _find_gpu(
+    spec: types.ReplicaSpec, nodes: Sequence[Mapping[str, str]]
+) -> device_types.DeviceType | None:
+    """Return the GPU that the nodeSelector names; else that with the most memory of its nodes.
+
+    If a node has a GPU that is not known, nobody knows whether the replica gets a larger one.
+    """
+    selector = spec.pod_spec.get("nodeSelector") or {}
+    selected = device_types.find_by_labels(selector)
+    if selected is not None or not load.gpus_of(spec):
+        return selected
+    offered = [
+        device_types.find_by_labels(labels)
+        for labels in nodes
+        if selector.items() <= labels.items()
+    ]
+    known_gpus = [gpu for gpu in offered if gpu is not None]
+    if len(known_gpus) < len(offered):
+        return None
+    return max(known_gpus, key=lambda gpu: gpu.memory, default=None)
 
 
 def _of_module(file: pathlib.Path, options: PlanOptions) -> plan.Question:

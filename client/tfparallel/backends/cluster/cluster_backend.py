@@ -6,6 +6,7 @@ import dataclasses
 import difflib
 import pathlib
 import re
+import warnings
 from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
 from typing import Any, Self
 
@@ -67,13 +68,25 @@ class ClusterBackend:
     ) -> models.Job:
         """Create a job in the namespace, with the files of the folder that it needs.
 
-        They are in the cluster when the call returns, so it is the same if they are temporary.
+        They are in the cluster when the call returns, so it is the same if they are temporary. A
+        MisfitWarning says if the model does not fit its GPUs.
 
         Raises:
             SpecError: the API server refuses it, or the manifest names another namespace.
             Failure: its name is taken.
         """
-        return await self.submit(submission.build(document, (), folder))
+        bundle = submission.build(document, (), folder)
+        if (misfit := await self.find_misfit(bundle)) is not None:
+            warnings.warn(misfit, errors.MisfitWarning, stacklevel=2)
+        return await self.submit(bundle)
+
+    async def find_misfit(self, bundle: submission.Submission) -> str | None:
+        """Return why the model of a job does not fit its GPUs, and what would do.
+
+        None: it fits, it is not divided, or nobody knows. Labels of its templates or of nodes name
+        the GPUs; without the right to list nodes, those of templates do.
+        """
+        return await creation.find_misfit(self._api, bundle)
 
     async def submit(self, bundle: submission.Submission) -> models.Job:
         """Create a job and the objects that it needs.

@@ -1,12 +1,14 @@
-"""Creates a job and the objects that it needs."""
+"""Creates a job and the objects that it needs, and plans before whether its model fits."""
 
+import asyncio
 import contextlib
 from collections.abc import Mapping
 from typing import Any
 
 from tfparallel import errors, models, submission
 from tfparallel.backends.cluster import access, objects, refusals
-from tfparallel_operator.api import load
+from tfparallel.planning import fit
+from tfparallel_operator.api import accelerators, load
 from tfparallel_operator.api_server import client, resources
 from tfparallel_operator.api_server import errors as api_errors
 
@@ -38,6 +40,24 @@ async def submit(
             path = resources.CONFIG_MAPS.path(namespace, config_map["metadata"]["name"])
             await api.patch(path, {"metadata": {"ownerReferences": [objects.owner_reference(job)]}})
     return job
+
+
+async def find_misfit(api: client.Client, bundle: submission.Submission) -> str | None:
+    """Plan a divided model on the GPUs that it would get; see `fit.find_warning`.
+
+    Without the right to list nodes, only the templates say which GPUs these are.
+    """
+    if "mesh" not in bundle.job["spec"]:
+        return None
+    nodes: list[Mapping[str, str]] = []
+    with contextlib.suppress(api_errors.ApiError):
+        nodes += [
+            node["metadata"].get("labels", {})
+            for node in (await api.list(resources.NODES, None)).items
+            if accelerators.count_gpus(node.get("status", {}).get("allocatable", {}))
+        ]
+    documents = (*bundle.companions, *bundle.sources)
+    return await asyncio.to_thread(fit.find_warning, bundle.job, documents, nodes)
 
 
 def _check_namespace(namespace: str, job: Mapping[str, Any]) -> None:
