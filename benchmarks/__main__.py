@@ -16,6 +16,7 @@ from benchmarks import (
     page,
     processes,
     results,
+    ring_options,
     sharing,
     slow_worker,
     split_data,
@@ -40,6 +41,7 @@ TRAINER: dict[str, Measure] = {
     "checkpoints": checkpoints.measure,
     "start": start.measure,
     "sharing": sharing.measure,
+    "ring_options": ring_options.measure,
     "callbacks": callbacks.measure,
     "verification": verification.measure,
 }

@@ -37,7 +37,10 @@ trainer's own work.""",
     """A minimal loop is `benchmarks/scripts/strategy_loop.py`: `strategy.run` in a `tf.function`,
 without checkpoints, reports or resuming. Keras' fit is `benchmarks/scripts/keras_fit.py`. A slow
 worker's process is stopped four fifths of the time. The memory of the start is that of the chief.
-The model of the steps with a callback has 20 dense layers of 64 features, and Adam.""",
+The model of the steps with a callback has 20 dense layers of 64 features, and Adam. The options of
+sums are those of the servers that carry TensorFlow's collectives: channels of gRPC, the chunks of
+a message, and threads between operations. Where none is faster by a tenth, the trainer keeps the
+default.""",
 )
 SPLIT = Section(
     "## Model split",
