@@ -12,6 +12,8 @@ from typing import Any
 import keras
 import tensorflow as tf
 
+from tfparallel_trainer.objective import row_updates
+
 MOST_ELEMENTS = 1 << 14
 """Maximum elements of a small variable. To copy a larger one into a vector costs more than the
 saved operations."""
@@ -23,6 +25,7 @@ _STATE = {
     keras.optimizers.AdamW: _ADAM,
     keras.optimizers.RMSprop: ("_velocities", "_momentums", "_average_gradients"),
     keras.optimizers.Lion: ("_momentums",),
+    keras.optimizers.Adagrad: ("_accumulators",),
 }
 """Attributes in which optimizers that compute element by element keep a state for each variable."""
 
@@ -31,7 +34,7 @@ def apply(optimizer: Any, gradients: Sequence[Any], variables: Sequence[Any]) ->
     """Apply gradients as `optimizer.apply` does."""
     kind: Any = type(optimizer)
     if kind in _STATE:
-        optimizer = _copy(optimizer, _packing(kind))
+        optimizer = row_updates.copy_as(optimizer, _packing(kind))
     optimizer.apply(gradients, variables)
 
 
@@ -64,16 +67,9 @@ def _packing(kind: Any) -> Any:
             if key is None or len(indices) == 1:
                 kind._backend_update_step(self, *chosen, learning_rate)
             else:
-                _update_together(_copy(self, kind), *chosen, learning_rate)
+                _update_together(row_updates.copy_as(self, kind), *chosen, learning_rate)
 
-    return type(kind.__name__, (kind,), {"_backend_update_step": update})
-
-
-def _copy(optimizer: Any, kind: Any) -> Any:
-    """An optimizer of another class with the same variables."""
-    copied = object.__new__(kind)
-    copied.__dict__.update(optimizer.__dict__)
-    return copied
+    return type(kind.__name__, (row_updates.adapted(kind),), {"_backend_update_step": update})
 
 
 def _update_together(

@@ -17,6 +17,7 @@ from tfparallel_trainer.objective import (
     evaluate,
     metric_sums,
     packed_updates,
+    row_updates,
     state,
     synchrony,
     train_step,
@@ -243,7 +244,8 @@ class MeshTrainStep(engine.Step):
         for phase, shared in train_step.compute_phases(replica, rank_input):
             results.append(shared)
             if before is None and self._is_one_program:  # XLA joins operations better
-                phase.optimizer.apply(shared.gradients, phase.variables)
+                optimizer = row_updates.adapt(phase.optimizer, for_xla=True)
+                optimizer.apply(shared.gradients, phase.variables)
             elif before is None:
                 packed_updates.apply(phase.optimizer, shared.gradients, phase.variables)
             else:

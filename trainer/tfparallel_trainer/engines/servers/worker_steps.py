@@ -26,6 +26,7 @@ from tfparallel_trainer.objective import (
     evaluate,
     gradient_sums,
     metric_sums,
+    row_updates,
     tracing,
     train_step,
 )
@@ -131,7 +132,8 @@ class WorkerFunctions:
         optimizer, variables = self.replica.optimizer, self.replica.model.trainable_variables
         for variable, value in computed.isolated.assigned:
             variable.assign(value)
-        self.strategy.run(lambda: optimizer.apply(_placed(computed.gradients), variables))
+        updated = row_updates.adapt(optimizer)
+        self.strategy.run(lambda: updated.apply(_placed(computed.gradients), variables))
         optimizer.iterations.assign(self.applied_steps.assign_add(1))
         return tf.constant(True)
 

@@ -12,7 +12,7 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from tfparallel_trainer.objective import gradient_sums
+from tfparallel_trainer.objective import gradient_sums, row_updates
 
 _ACCUMULATORS = "_gradient_accumulator"
 _ITERATIONS = "iteration"
@@ -107,7 +107,7 @@ class ShardOptimizer:
         if self._accumulators:
             clipped = self._in_place_of_kept(gradients, clipped)
         if any(gradient is not None for gradient in clipped):
-            self._inner.apply(clipped, self._variables)
+            row_updates.adapt(self._inner).apply(clipped, self._variables)
         else:  # Keras refuses to apply nothing
             self._iterations.assign_add(1)
         if self.scales:  # doubles the scale of the loss after enough finite steps
@@ -138,11 +138,17 @@ class ShardOptimizer:
         ]
 
     def _clipped(self, gradient: Any, norm: tf.Tensor, of_variable: tf.Tensor) -> Any:
-        """Clip as Keras does: a sparse gradient stays sparse, but for the norm of all gradients."""
+        """Clip as Keras does.
+
+        A sparse gradient stays sparse, unless the norm of all gradients makes it dense for an
+        optimizer that changes all rows.
+        """
         if self._global_clipnorm is not None:
             kind = gradient.dtype
             limit = tf.constant(self._global_clipnorm, kind)
             factor = limit * tf.minimum(1 / tf.cast(norm, kind), 1 / limit)
+            if isinstance(gradient, tf.IndexedSlices) and row_updates.keeps_rows(self._inner):
+                return row_updates.as_sum(self._inner, times(gradient, factor))
             return tf.convert_to_tensor(gradient) * factor
         if self._clipnorm is not None:
             variable_norm = tf.cast(of_variable, gradient.dtype)
