@@ -18,6 +18,7 @@ from tfparallel_trainer.contract.progress import (
     Placement,
     Progress,
     Report,
+    RunSeconds,
     StagePlacement,
 )
 from tfparallel_trainer.contract.separate_training import SeparateTraining
@@ -29,6 +30,7 @@ _TEXT = pydantic.WithJsonSchema({"type": "string", "maxLength": 316})
 _EITHER = pydantic.Field(union_mode="left_to_right")
 _ConditionType = Annotated[names.ConditionType | str, _TEXT, _EITHER]
 _State = Annotated[names.State | str, _TEXT, _EITHER]
+_Activity = Annotated[names.Activity | str, _TEXT, _EITHER]
 
 
 LAST_INDEX = 9_999
@@ -196,9 +198,16 @@ class Restarts(_Observed):
     again: not bounded."""
 
 
+class RunSecondsStatus(RunSeconds, _Observed):
+    """Where the time of the coordinator's process went since its first step began. Whole seconds,
+    whose sum is that time."""
+
+
 class ProgressStatus(Progress, _Observed):
     """The latest report of the coordinator."""
 
+    seconds: RunSecondsStatus | None = None
+    """Where the time went since the first step of this attempt."""
     last_update_time: Time | None = None
     """When the report arrived."""
 
@@ -250,6 +259,18 @@ class SeparateTrainingStatus(SeparateTraining, _Observed):
 
     last_update_time: Time
     """When the report arrived."""
+
+
+class GoodputStatus(_Observed):
+    """Where the time of a job went, up to the moment `since`."""
+
+    phase: _Activity | None = None
+    """What the job does from then on. Reports of progress divide the time from there. Absent if the
+    job has ended."""
+    since: Time
+    """When the phase began."""
+    seconds: dict[str, int] = pydantic.Field(default_factory=dict)
+    """Seconds by activity, from the job's creation until then."""
 
 
 class HostPorts(_Observed):
@@ -312,6 +333,8 @@ class JobStatus(_Observed):
     """Labels of the workers' pods, for the scale subresource."""
     replicas: dict[str, ReplicaStatus] = pydantic.Field(default_factory=dict)
     """The replicas by role."""
+    goodput: GoodputStatus | None = None
+    """Where the time of the job went."""
     progress: Reported[ProgressStatus] = None
     """How far training has come, as the coordinator reports it."""
     placement: Reported[PlacementStatus] = None

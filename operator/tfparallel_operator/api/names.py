@@ -118,6 +118,33 @@ class State(enum.StrEnum):
     FAILED = "Failed"
 
 
+class Activity(enum.StrEnum):
+    """What a job does; each second since its creation belongs to one activity."""
+
+    QUEUED = "queued"
+    """The job waits for its queue's quota, or for the operator to start it."""
+    SCHEDULING = "scheduling"
+    """Not every replica has a node."""
+    PULLING = "pulling"
+    """Nodes pull images, mount volumes and fetch sources."""
+    STARTING = "starting"
+    """Processes start, read data and trace the first step."""
+    TRAINING = "training"
+    """Steps that no earlier attempt has made."""
+    INPUT_WAIT = "inputWait"
+    """Steps wait for data."""
+    EVALUATING = "evaluating"
+    """The model is evaluated, and training waits."""
+    CHECKPOINTING = "checkpointing"
+    """A checkpoint is copied or written, and training waits."""
+    RESTARTING = "restarting"
+    """From a loss to the first step after it."""
+    RECOMPUTING = "recomputing"
+    """Steps that an earlier attempt had made, and that no checkpoint has."""
+    SUSPENDED = "suspended"
+    """The job is suspended, or had failed until its spec was corrected."""
+
+
 class EventAction(enum.StrEnum):
     """What the operator does for the cause of an Event: its field `action`."""
 

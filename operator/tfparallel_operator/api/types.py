@@ -316,6 +316,7 @@ class Metadata(pydantic.BaseModel):
     uid: str = ""
     generation: int = 0
     resource_version: str = ""
+    creation_timestamp: str | None = None
     deletion_timestamp: str | None = None
     labels: dict[str, str] = pydantic.Field(default_factory=dict)
 

@@ -26,7 +26,7 @@ from tfparallel_operator.core.life import (
     training,
 )
 from tfparallel_operator.core.pods import claims, config
-from tfparallel_operator.core.status import conditions, reported_conditions
+from tfparallel_operator.core.status import conditions, goodput, reported_conditions
 
 Phase = Callable[[DecisionContext], decision.Decision | None]
 
@@ -96,9 +96,17 @@ def _decide(
     overdue, look_again_at = dead_nodes.force_deletions(children.pods, now)
     status = start.adopt_attempt(children.pods, decided.status)
     status = host_ports.give_back(described, status)
+    status = goodput.advance(
+        job.status,
+        status.model_copy(update={"observed_generation": generation}),
+        children.pods,
+        observation.parse_time(job.metadata.creation_timestamp),
+        now,
+        reports_steps=job.spec.trainer is not None,
+    )
     return dataclasses.replace(
         decided,
-        status=status.model_copy(update={"observed_generation": generation}),
+        status=status,
         events=(*events, *warnings, *decided.events),
         deletions=(*decided.deletions, *overdue),
         notices=_find_notices(children),

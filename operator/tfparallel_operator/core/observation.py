@@ -73,6 +73,10 @@ class Pod:
     """When the pod's grace period ends, if it is being deleted."""
     node: str = ""
     """The node of the pod."""
+    scheduled_at: datetime.datetime | None = None
+    """When the pod got its node."""
+    started_at: datetime.datetime | None = None
+    """When the container tensorflow started."""
     disrupted: bool = False
     """Whether the cluster ends the pod: its condition DisruptionTarget is true."""
     reason: str = ""

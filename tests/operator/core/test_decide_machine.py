@@ -3,17 +3,18 @@ version: what must hold all the same.
 """
 
 import dataclasses
+import datetime
 from typing import Any
 
 import hypothesis
 from hypothesis import stateful
 from hypothesis import strategies as st
 
-from testing.operator import builders, edits, queues, troubled_world
+from testing.operator import builders, edits, goodput_reports, queues, troubled_world
 from tfparallel_operator.api import names, types
 from tfparallel_operator.core import installation, layout, observation, pod_ends
 from tfparallel_operator.core.life import restarts
-from tfparallel_operator.core.status import conditions, replica_records
+from tfparallel_operator.core.status import conditions, goodput, replica_records
 
 SETTINGS = dataclasses.replace(builders.SETTINGS, queues=True, gangs=installation.Gangs())
 RULES = [
@@ -97,6 +98,8 @@ class JobMachine(stateful.RuleBasedStateMachine):
         self.vanished_early = False
         self.began_unrecorded = False
         self.newer = False
+        self.born: datetime.datetime | None = None
+        self.seconds: dict[str, int] = {}
 
     @stateful.rule(writes=st.integers(0, 4))
     def operator_dies_after(self, writes: int) -> None:
@@ -229,6 +232,28 @@ class JobMachine(stateful.RuleBasedStateMachine):
     @stateful.rule()
     def all_comes_to_rest(self) -> None:
         self._settle_world()
+
+    @stateful.rule(data=st.data())
+    def chief_reports(self, data: st.DataObject) -> None:
+        reported = data.draw(st.none() | goodput_reports.RUN_SECONDS)
+        goodput_reports.report(self.world, reported)
+
+    @stateful.invariant()
+    def each_second_belongs_to_one_activity(self) -> None:
+        recorded = self.world.status.goodput
+        if recorded is None:
+            return
+        total = datetime.timedelta(seconds=sum(recorded.seconds.values()))
+        self.born = self.born or recorded.since - total
+        assert recorded.since - total == self.born
+        measured = goodput.measure(self.world.status, self.world.now)
+        assert measured is not None
+        assert set(measured.seconds) == set(names.Activity)
+        assert min(measured.seconds.values()) >= 0
+        end = recorded.since if recorded.phase is None else max(recorded.since, self.world.now)
+        assert measured.age == (end - self.born).total_seconds()
+        assert all(recorded.seconds[key] >= self.seconds[key] for key in self.seconds)
+        self.seconds = recorded.seconds
 
     @stateful.invariant()
     def an_end_is_final(self) -> None:

@@ -29,6 +29,26 @@ Metrics = Annotated[
 """Names of metrics and their values, written by `format_number`."""
 
 
+class RunSeconds(base.Model):
+    """Where the time of the coordinator's process went since its first step began. Whole seconds,
+    whose sum is that time."""
+
+    training: limits.Count
+    """Steps that no earlier attempt had made."""
+
+    input_wait: limits.Count = 0
+    """Steps that waited for data."""
+
+    evaluating: limits.Count = 0
+    """Training waited for an evaluation."""
+
+    checkpointing: limits.Count = 0
+    """Training waited for a checkpoint."""
+
+    recomputing: limits.Count = 0
+    """Steps that an earlier attempt had made."""
+
+
 class Progress(base.Model):
     """How far training has come."""
 
@@ -55,6 +75,9 @@ class Progress(base.Model):
 
     eta: limits.NumberText | None = None
     """Time to go, such as 1h2m or 45s."""
+
+    seconds: RunSeconds | None = None
+    """Where the time went since the first step of this attempt."""
 
 
 class StagePlacement(base.Model):

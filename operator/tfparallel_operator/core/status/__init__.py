@@ -1,1 +1,2 @@
-"""Parts of a status: `conditions`, those of reports (`reported_conditions`), `replica_records`."""
+"""Parts of a status: `conditions`, those of reports (`reported_conditions`), `goodput` and
+`replica_records`."""

@@ -119,6 +119,8 @@ def pod(item: Raw) -> observation.Pod | None:
         hidden=labels.get(names.LABEL_MANAGED_BY) != names.MANAGED_BY,
         delete_by=delete_by(item),
         node=(item.get("spec") or {}).get("nodeName", ""),
+        scheduled_at=_find_schedule_time(status),
+        started_at=_find_start_time(state),
         disrupted=bool(target),
         reason=gate.cut(source.get("reason", "")),
         message=gate.cut(source.get("message", "")),
@@ -287,6 +289,20 @@ def _phase(status: Raw, state: Raw, ended: observation.Exit | None) -> observati
     if state.get("running") is not None or (phase == observation.Phase.RUNNING and not state):
         return observation.Phase.RUNNING
     return observation.Phase.PENDING
+
+
+def _find_schedule_time(status: Raw) -> datetime.datetime | None:
+    """Return when a pod got its node; None: it has none yet."""
+    for condition in status.get("conditions") or ():
+        if condition.get("type") == "PodScheduled" and condition.get("status") == "True":
+            return observation.parse_time(condition.get("lastTransitionTime"))
+    return None
+
+
+def _find_start_time(state: Raw) -> datetime.datetime | None:
+    """Return when a container started, of which this is the state; None: it has not yet."""
+    of_process = state.get("running") or state.get("terminated") or {}
+    return observation.parse_time(of_process.get("startedAt"))
 
 
 def _disruption(status: Raw) -> Raw:

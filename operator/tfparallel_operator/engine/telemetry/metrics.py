@@ -12,10 +12,12 @@ from collections.abc import Mapping
 from typing import Any
 
 import prometheus_client
+import pydantic
 from aiohttp import web
 from prometheus_client import exposition
 
-from tfparallel_operator.api import names, policies
+from tfparallel_operator.api import job_status, names, policies
+from tfparallel_operator.core.status import goodput
 
 PATH = "/metrics"
 
@@ -71,6 +73,11 @@ class Metrics:
         # Series start at 0, because `increase` of Prometheus misses the first count of a new one.
         for cause in policies.Cause:
             self._restarts.labels(cause.value)
+        self._activity = prometheus_client.Counter(
+            "job_activity_seconds", "The age of jobs, by what they did.", ["activity"], **options
+        )
+        for activity in names.Activity:
+            self._activity.labels(activity.value)
         self._duration = prometheus_client.Histogram(
             "job_duration_seconds",
             "From the start of a job to its end.",
@@ -137,6 +144,7 @@ class Metrics:
         if not old.get("attempt") and new.get("attempt"):
             self._started.inc()
         self._count_restarts(old.get("restartCauses") or {}, new.get("restartCauses") or {})
+        self._count_seconds(old, new)
         running = _condition(new, names.ConditionType.RUNNING)
         if _is_true(running) and new.get("attempt") == 1 and _never_ran(old):
             seconds = _seconds(new.get("startTime"), running["lastTransitionTime"])
@@ -156,6 +164,16 @@ class Metrics:
             if more > 0:
                 self._restarts.labels(cause).inc(more)
                 left -= more
+
+    def _count_seconds(self, old: Body, new: Body) -> None:
+        """Count the seconds by which activities have grown."""
+        if all(old.get(field) == new.get(field) for field in ("goodput", "progress")):
+            return
+        before = _measure_goodput(old)
+        for activity, seconds in _measure_goodput(new).items():
+            more = seconds - before.get(activity, 0)
+            if more > 0:
+                self._activity.labels(activity.value).inc(more)
 
     def called(self, verb: str, resource: str, code: int, seconds: float | None) -> None:
         """Count a request.
@@ -209,6 +227,18 @@ def _condition(status: Body, kind: names.ConditionType) -> Body:
 
 def _is_true(condition: Body) -> bool:
     return condition.get("status") == "True"
+
+
+def _measure_goodput(status: Body) -> Mapping[names.Activity, int]:
+    """Return the seconds by activity that no later version of the status divides otherwise."""
+    fields = {field: status.get(field) for field in ("goodput", "progress", "conditions")}
+    try:
+        parsed = job_status.JobStatus.model_validate({k: v for k, v in fields.items() if v})
+    except pydantic.ValidationError:
+        return {}  # The job is left alone, and its Event says why.
+    known_until = goodput.find_known_time(parsed)
+    measured = None if known_until is None else goodput.measure(parsed, known_until)
+    return {} if measured is None else measured.seconds
 
 
 def _ended(status: Body) -> Body | None:

@@ -94,6 +94,44 @@ def test_a_restart_whose_cause_turns_out_to_be_another_is_counted_once() -> None
     assert value(counted, "job_restarts_total", cause="Disruption") == 1
 
 
+def test_the_seconds_of_all_activities_are_the_age_of_a_job() -> None:
+    counted = metrics.Metrics()
+    conditions = [_condition("Running", at="2026-11-21T10:00:00Z")]
+    recorded = {"phase": "starting", "since": "2026-11-21T10:00:00Z", "seconds": {"queued": 4}}
+    starting: dict[str, Any] = {"goodput": recorded, "conditions": conditions}
+    seconds = {"training": 30, "inputWait": 5}
+    report: dict[str, Any] = {
+        "step": 9,
+        "lastUpdateTime": "2026-11-21T10:00:50Z",
+        "seconds": seconds,
+    }
+    ended = {"queued": 4, "starting": 15, "training": 33, "inputWait": 5}
+    end = {"since": "2026-11-21T10:00:53Z", "seconds": ended}
+    versions = [
+        _body(),
+        _body(**starting),
+        _body(**starting, progress=report),
+        _body(**starting, progress=report, attempt=2),
+        _body(goodput=end, conditions=[_condition("Failed")], progress=report),
+    ]
+    expected = [{"queued": 4}, {"queued": 4, "starting": 15, **seconds}, None, ended]
+    for before, after, activities in zip(versions, versions[1:], expected, strict=False):
+        counted.job_changed(before, after)
+        for activity, total in (activities or {}).items():
+            assert value(counted, "job_activity_seconds_total", activity=activity) == total
+    every = (
+        value(counted, "job_activity_seconds_total", activity=activity)
+        for activity in names.Activity
+    )
+    assert sum(every) == 57
+
+
+def test_a_status_that_cannot_be_read_adds_no_seconds() -> None:
+    counted = metrics.Metrics()
+    counted.job_changed(_body(), _body(goodput={"since": "yesterday"}))
+    assert value(counted, "job_activity_seconds_total", activity="queued") == 0
+
+
 def test_another_job_of_the_same_name_is_a_new_one() -> None:
     counted = metrics.Metrics()
     ended = _body("old", attempt=1, conditions=[_condition("Succeeded", "ChiefSucceeded")])

@@ -256,7 +256,9 @@ def test_a_variable_of_the_loss_that_the_first_rank_alone_has_changed_ends_the_j
 ) -> None:
     """Nothing shares here what a callback writes."""
     temperature = tf.Variable(1.0, dtype="float64", name="temperature")
-    sentence = r"^Step 2 .* in non-trainable state \(alpha \(not of the model\)\): its value differs"
+    sentence = (
+        r"^Step 2 .* in non-trainable state \(alpha \(not of the model\)\): its value differs"
+    )
     with pytest.raises(errors.VerificationError, match=sentence):
         split_referee.check(
             closing_over(temperature),
