@@ -58,6 +58,9 @@ measured have a core each.""",
 - *Adam's state* is counted on ranks of one process. For its step, two processes have the decoder
   of the rows on planned steps twice, with and without `mesh.shardOptimizer`, and steps alternate.
 - *Microbatches held* follow from TensorFlow's peak memory in a step.
+- *With `mesh.recompute`*, the model is that of the microbatches held: 36 dense layers. Memory is
+  TensorFlow's peak in a step, and the steps with and without alternate in one process. A step that
+  computes every forward pass twice would take 4/3 of the time.
 - *A limit* is RLIMIT_DATA. The model is 24 dense layers without biases, trained with SGD.
 - *A planned step* is that of `tfparallel plan` after calibration, for the mesh that differs most.
 - *The formula* of bytes is that of `tfparallel plan`: what each operation sends in a ring.""",

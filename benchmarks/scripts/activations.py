@@ -3,6 +3,7 @@
 The stages are devices of this process, and TensorFlow's profiler tells what operations asked for.
 """
 
+import itertools
 import pathlib
 import sys
 from collections.abc import Callable, Sequence
@@ -26,6 +27,8 @@ LAYERS = 12
 """Of each stage."""
 WIDTH = 64
 _NARROW = 2
+_generations = itertools.count()
+"""Of meshes of this process."""
 
 
 def peak(
@@ -36,7 +39,21 @@ def peak(
     *,
     recomputes: bool = False,
 ) -> int:
-    """The most bytes that the operations of a step had at a time.
+    """The most bytes that the operations of a step had at a time; arguments as of `build_step`."""
+    step = build_step(order, devices, microbatches, rows, recomputes=recomputes)
+    step(0)
+    return requested.most(lambda: step(1))
+
+
+def build_step(
+    order: schedule.Schedule,
+    devices: Sequence[str],
+    microbatches: int,
+    rows: int,
+    *,
+    recomputes: bool = False,
+) -> Callable[[int], object]:
+    """Build the step of a deep network, which takes its number.
 
     Args:
         order: of each stage's work.
@@ -63,7 +80,7 @@ def peak(
     division = batching.BatchSharding(batch, ranks=1, local_ranks=(0,) * len(devices))
     examples = arrays.ArraySource((x, x, None), division, None)
     bare = skeleton.build(module, 0)
-    mesh = shape.MeshShape(stage=len(devices))
+    mesh = shape.MeshShape(stage=len(devices), generation=next(_generations))
     divided = split_partition.divide(
         recording.record(bare), mesh, microbatches, order, recomputes=recomputes
     )
@@ -72,8 +89,7 @@ def peak(
         module, ranks.build(module, bare, divided, places, examples), examples.spec, batch
     )
     (first,) = examples.epoch(0, 0)
-    step(0, first, frozenset())
-    return requested.most(lambda: step(1, first, frozenset()))
+    return lambda number: step(number, first, frozenset())
 
 
 def in_flight(devices: Sequence[str], microbatches: int, rows: int) -> tuple[float, float]:

@@ -34,9 +34,15 @@ class MeshLayout:
 
     degrees: Mapping[str, int]
     microbatches: int = 1
+    shards_optimizer: bool = False
+    """Whether ranks along the data axis share the optimizer's state."""
+    recomputes: bool = False
+    """Whether backward passes compute the activations of each node again."""
 
     def __str__(self) -> str:
-        return " x ".join(f"{axis} {degree}" for axis, degree in self.degrees.items())
+        axes = " x ".join(f"{axis} {degree}" for axis, degree in self.degrees.items())
+        options = {"shardOptimizer": self.shards_optimizer, "recompute": self.recomputes}
+        return ", ".join([axes, *(name for name, is_set in options.items() if is_set)])
 
     def __hash__(self) -> int:
         return hash(str(self))
@@ -59,6 +65,13 @@ LAYOUTS = (
     MeshLayout({"data": 2, "spatial": 2, "tensor": 2}),
     MeshLayout({"data": 2, "stage": 2, "spatial": 2, "tensor": 2}, 2),
 )
+WITH_OPTIONS = (
+    MeshLayout({"stage": 2}, 2, recomputes=True),
+    MeshLayout({"data": 2, "stage": 2}, 2, shards_optimizer=True, recomputes=True),
+    MeshLayout({"spatial": 2}, recomputes=True),
+)
+"""Meshes that hold less memory, which the page on truth does not show."""
+
 APART = {
     MeshLayout({"stage": 2}, 2): cases.ProcessLayout(2, 1),
     MeshLayout({"tensor": 2}): cases.ProcessLayout(2, 1),
@@ -101,6 +114,8 @@ def prepare(
         layout.microbatches,
         batch=BATCH,
         same_dropout=same_dropout,
+        shards_optimizer=layout.shards_optimizer,
+        recomputes=layout.recomputes,
         places=places,
     )
 

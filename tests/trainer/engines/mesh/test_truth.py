@@ -44,11 +44,42 @@ def test_a_split_model_equals_a_plain_loop(name: str, degrees: dict[str, int]) -
     case = next(case for case in cases.CASES if case.name == name)
     layout = next(candidate for candidate in cases_split.LAYOUTS if candidate.degrees == degrees)
     assert cases_split.applies(case, layout)
+    compare_with_a_plain_loop(case, layout)
+
+
+def compare_with_a_plain_loop(case: cases.Case, layout: cases_split.MeshLayout) -> None:
     with cases.precision("float64"):
         expected, expected_losses = cases_split.train_plainly(case, layout, 10)
         weights, losses = cases_split.train(case, layout, ranks.generation(), 10)
     assert cases.difference(weights, expected, relative=False) <= case.limit
     assert losses == pytest.approx(expected_losses, rel=1e-10)
+
+
+TRAININGS = [
+    (case, layout)
+    for case in cases_split.CASES
+    for layout in cases_split.WITH_OPTIONS
+    if cases_split.applies(case, layout)
+]
+ORDINARY_TRAININGS = ("CNN, Adam on spatial 2", "Transformer, Adam on data 2 x stage 2")
+
+
+@pytest.mark.parametrize(
+    "training",
+    repeats.some(
+        TRAININGS,
+        [
+            (case, layout)
+            for case, layout in TRAININGS
+            if f"{case.name} on {layout}".startswith(ORDINARY_TRAININGS)
+        ],
+    ),
+    ids=lambda training: f"{training[0].name} on {training[1]}",
+)
+def test_a_model_that_recomputes_equals_a_plain_loop(
+    training: tuple[cases.Case, cases_split.MeshLayout],
+) -> None:
+    compare_with_a_plain_loop(*training)
 
 
 def test_a_model_that_is_split_over_processes_equals_a_plain_loop(runs: trainings.Runs) -> None:

@@ -1,5 +1,7 @@
 """State of divided models with whole processes: under another mesh."""
 
+import re
+
 import keras
 import pytest
 
@@ -19,6 +21,7 @@ LIMIT = 240.0
 Mesh = dict[str, object]
 
 STAGES: Mesh = {"stage": 2, "microbatches": 3}
+RECOMPUTED: Mesh = {**STAGES, "recompute": True}
 Link = tuple[str, int, int, Mesh | None]
 """Strategy, processes, devices of each, mesh."""
 
@@ -44,11 +47,15 @@ CHAINS: dict[str, list[Link]] = {
         ("ModelSplit", 2, 1, {"tensor": 2, "microbatches": 2}),
         ("ModelSplit", 1, 4, {"stage": 2, "spatial": 2}),
     ],
+    "blocks": [
+        ("ModelSplit", 2, 1, RECOMPUTED),
+        ("ModelSplit", 2, 1, {"data": 2, "shardOptimizer": True, "recompute": True}),
+    ],
 }
 
 
 @pytest.mark.timeout(1200)
-@pytest.mark.parametrize("name", repeats.some(CHAINS, ["mlp"]))
+@pytest.mark.parametrize("name", repeats.some(CHAINS, ["mlp", "blocks"]))
 def test_a_run_goes_on_under_other_meshes_and_strategies(name: str, runs: trainings.Runs) -> None:
     chain, module_name = CHAINS[name], name.partition(",")[0]
     for number, (strategy, processes, devices, mesh) in enumerate(chain, 1):
@@ -66,6 +73,9 @@ def test_a_run_goes_on_under_other_meshes_and_strategies(name: str, runs: traini
         )
         if number > 1:
             assert f"resuming after step {EACH * (number - 1)} " in run.ended[0].output
+        if mesh is not None and "recompute" in mesh:
+            [counts] = re.findall("activations of (.*) segments again", run.ended[0].output)
+            assert all(int(count) > 1 for count in counts.split(" + "))
         parts = list((run.output / outputs.CHECKPOINTS / entries.name(EACH * number)).glob("*.bin"))
         assert len(parts) == (processes if strategy == "ModelSplit" else 1)
     steps = EACH * len(chain)
