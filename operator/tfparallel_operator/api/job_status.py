@@ -199,7 +199,7 @@ class Restarts(_Observed):
 
 
 class RunSecondsStatus(RunSeconds, _Observed):
-    """Where the time of the coordinator's process went since its first step began. Whole seconds,
+    """Where the time of the coordinator's process went since its first step ended. Whole seconds,
     whose sum is that time."""
 
 

@@ -13,7 +13,14 @@ from testing import clock
 from tfparallel_trainer.contract import job_file, limits, outputs, verification
 from tfparallel_trainer.contract import progress as protocol
 from tfparallel_trainer.data import batching
-from tfparallel_trainer.reporting import console, input_wait, progress_pusher, records, reports
+from tfparallel_trainer.reporting import (
+    console,
+    input_wait,
+    progress_pusher,
+    records,
+    reports,
+    run_seconds,
+)
 from tfparallel_trainer.reporting.reports import Reporter
 from tfparallel_trainer.storage import folder as folders
 
@@ -174,6 +181,17 @@ def test_a_report_never_holds_what_the_contract_refuses(
     ]
     last = kept.progress_reports[-1]
     assert (last.step, last.total_steps, last.percent) == (limits.MAX_COUNT, None, None)
+
+
+def test_a_report_divides_the_time_since_the_first_step(virtual_clock: clock.Clock) -> None:
+    kept = Kept()
+    times = run_seconds.RunTimes(recorded_step=2, clock=virtual_clock)
+    reporter = Reporter(console.Console("test"), None, kept, chief=True, times=times)
+    for step in (1, 2, 3):
+        virtual_clock.advance(10)
+        reporter.stepped(step, 20, 0.5)
+    reporter.train({"loss": 0.5}, 3, 10, 0)
+    assert kept.progress_reports[-1].seconds == protocol.RunSeconds(training=10, recomputing=10)
 
 
 def test_a_report_places_the_parts_of_a_split_model() -> None:

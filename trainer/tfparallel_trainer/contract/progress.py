@@ -30,7 +30,7 @@ Metrics = Annotated[
 
 
 class RunSeconds(base.Model):
-    """Where the time of the coordinator's process went since its first step began. Whole seconds,
+    """Where the time of the coordinator's process went since its first step ended. Whole seconds,
     whose sum is that time."""
 
     training: limits.Count

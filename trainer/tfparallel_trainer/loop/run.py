@@ -19,7 +19,14 @@ from tfparallel_trainer.contract import outputs
 from tfparallel_trainer.engines import engine, setup
 from tfparallel_trainer.lifecycle import farewells, termination
 from tfparallel_trainer.loop import checkpoint_writer, observer, quick_start, training
-from tfparallel_trainer.reporting import console, progress_pusher, records, reports, results
+from tfparallel_trainer.reporting import (
+    console,
+    progress_pusher,
+    records,
+    reports,
+    results,
+    run_seconds,
+)
 from tfparallel_trainer.storage import durable, folder
 
 Observe = Callable[[setup.EngineSetup], observer.Observer]
@@ -83,6 +90,7 @@ def _reporter(context: setup.RunContext) -> Iterator[reports.Reporter]:
             lambda: results.metrics(settings),
             chief=chief,
             lines=not context.script,  # its callbacks write for people
+            times=run_seconds.RunTimes(0 if written is None else written.recorded_step),
             epochs=settings.job.trainer.epochs if settings.job.trainer.steps is None else None,
         )
         seconds = progress_pusher.PATIENT_SECONDS

@@ -285,7 +285,7 @@ class Training:
                     f"After step {self._step} a weight is not finite: training stopped, "
                     f"{self._last_good()} Lower the learning rate or clip gradients."
                 ).on_every_process()
-            with self.termination.saving():
+            with self.termination.saving(), self.reporter.times.checkpointing():
                 self.save(self.position)
                 self.engine.barrier()  # nobody is short of time while another one waits or copies
             self.schedule.saved()
@@ -313,7 +313,8 @@ class Training:
 
     def _evaluate(self) -> dict[str, float]:
         self.observer.evaluation_begins()
-        values = self.engine.evaluate(self._watched)
+        with self.reporter.times.evaluating():
+            values = self.engine.evaluate(self._watched)
         if values is None:
             return {}
         self.reporter.evaluation(values, self._step, self.total_steps, self._place.epoch)

@@ -48,6 +48,8 @@ class Wait:
 
     def __init__(self, clock: Callable[[], float] = time.perf_counter) -> None:
         self._clock = clock
+        self.seconds = 0.0
+        """How long this process has waited in all."""
         self._recent = StepTimes()
         self._lately = StepTimes()
         self._began = False
@@ -65,6 +67,7 @@ class Wait:
                 yield batch
                 done = self._clock()
                 if self._began:
+                    self.seconds += arrival - asked
                     self._recent.add(arrival - asked, done - asked)
                     self._lately.add(arrival - asked, done - asked)
                 self._began = True

@@ -21,6 +21,9 @@ from tfparallel_trainer import errors
 from tfparallel_trainer.contract import outputs
 from tfparallel_trainer.storage import bucket, directory, durable
 
+_TAIL_BYTES = 65_536
+"""Bytes at the end of a log that are read for the last step: some hundred lines."""
+
 
 class RunRecords:
     """Writes what happens in a run; only chief and evaluator have one. Later attempts append."""
@@ -33,6 +36,8 @@ class RunRecords:
         with _storing():
             self._copies.restore([log, outputs.STEP_LOG])
         path = output_dir / log
+        self.recorded_step = _find_last_step(path)
+        """The last step that earlier attempts have recorded."""
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
             self._lines = path.open("a", encoding="utf-8", buffering=1)
@@ -80,6 +85,17 @@ class RunRecords:
         self._lines.close()
         with contextlib.suppress(OSError):
             durable.sync(self._folder.parent)
+
+
+def _find_last_step(path: pathlib.Path) -> int:
+    """Return the last step of a log, as far as its last lines can be read; 0: they have none."""
+    steps = [0]
+    with contextlib.suppress(OSError), path.open("rb") as log:
+        log.seek(max(0, path.stat().st_size - _TAIL_BYTES))
+        for line in log:
+            with contextlib.suppress(ValueError, TypeError, KeyError):
+                steps.append(int(json.loads(line)["step"]))
+    return max(steps)
 
 
 class StepLog:

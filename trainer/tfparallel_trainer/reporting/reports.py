@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from tfparallel_trainer.contract import limits, outputs, progress, verification
-from tfparallel_trainer.reporting import console, input_wait, records
+from tfparallel_trainer.reporting import console, input_wait, records, run_seconds
 from tfparallel_trainer.reporting import progress_pusher as pushing
 
 _STATM = pathlib.Path("/proc/self/statm")
@@ -56,6 +56,8 @@ class Reporter:
     """Gives facts about the start of this process, for the record of its first step."""
     wait: input_wait.Wait = dataclasses.field(default_factory=input_wait.Wait)
     """How long this process waits for its input."""
+    times: run_seconds.RunTimes = dataclasses.field(default_factory=run_seconds.RunTimes)
+    """Where the time of this process goes."""
     placement: Callable[[], progress.Placement | None] = lambda: None
     """Where the parts of the model are, as reports tell it; none where it is whole."""
     step_log: records.StepLog | None = None
@@ -106,6 +108,7 @@ class Reporter:
         if staleness is not None:
             self._staleness[staleness] += 1
         self._timed_steps += 1
+        self.times.stepped(step, self.wait.seconds)
         if self._timed_steps == 0:  # the first step is mostly tracing: neither pace nor rate
             self._timed_from = self._counted_from = time.monotonic()
             self._paced = collections.deque([(0, self._timed_from)])
@@ -242,6 +245,7 @@ class Reporter:
                 for name, value in [*self.metrics.items()][: limits.MAX_METRICS]
             },
             eta=self._time_left(step, total),
+            seconds=self.times.divide(self.wait.seconds),
             placement=self.placement(),
             verification=self.verified_steps,
         )

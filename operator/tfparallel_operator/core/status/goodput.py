@@ -13,6 +13,7 @@ from collections.abc import Iterable, Mapping
 from tfparallel_operator.api import job_status, names, types
 from tfparallel_operator.core import observation
 from tfparallel_operator.core.status import conditions
+from tfparallel_trainer.contract import progress
 
 Activity = names.Activity
 
@@ -175,9 +176,7 @@ def _divide(
     if report.seconds is None:  # The trainer is older than goodput.
         return {Activity.TRAINING: total}
     reported = min(total, _count_seconds(since, report.last_update_time))
-    spent: dict[str, int] = {
-        kind: getattr(report.seconds, field) for kind, field in _MEASURED.items()
-    }
+    spent = _list_seconds(report.seconds)
     return _add(
         {phase: max(0, reported - sum(spent.values()))},
         _shorten(spent, reported),
@@ -209,14 +208,23 @@ def _find_last(
 
 
 def _find_report(status: job_status.JobStatus) -> job_status.ProgressStatus | None:
-    """Return the latest report of a running job, if it arrived in the recorded phase."""
+    """Return the latest report of a running job, if it arrived in the recorded phase.
+
+    A report of no whole second comes with the first step, and the next one says when that ended.
+    """
     recorded, report = status.goodput, status.progress
     if recorded is None or recorded.phase not in _RUN or report is None:
         return None
     if not conditions.is_true(status, names.ConditionType.RUNNING):
         return None
+    if report.seconds is not None and not any(_list_seconds(report.seconds).values()):
+        return None
     arrived_at = report.last_update_time
     return report if arrived_at is not None and arrived_at > recorded.since else None
+
+
+def _list_seconds(seconds: progress.RunSeconds) -> dict[str, int]:
+    return {kind: getattr(seconds, field) for kind, field in _MEASURED.items()}
 
 
 def _shorten(spent: Mapping[str, int], reported: int) -> Mapping[str, int]:
