@@ -108,7 +108,7 @@ def subject(
             for forward in seconds
         ],
         cluster=cluster,
-        shardings_of=lambda _: [costs.REPLICATED] * len(model.nodes),
+        shardings_of=lambda *_: [costs.REPLICATED] * len(model.nodes),
     )
 
 

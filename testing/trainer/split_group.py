@@ -2,6 +2,7 @@
 
 import dataclasses
 import itertools
+import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -13,6 +14,13 @@ from testing.trainer import logical_devices, split_models, split_traffic
 from tfparallel_trainer.comms import collectives, shape
 from tfparallel_trainer.engines.split.layers import assignment, layout, sharded
 from tfparallel_trainer.engines.split.model import graph, interpreter, recording
+from tfparallel_trainer.engines.split.planning import (
+    costs,
+    hardware,
+    model_costs,
+    sharding_search,
+    shardings,
+)
 from tfparallel_trainer.objective import replica
 
 DEVICES = logical_devices.NAMES
@@ -107,6 +115,9 @@ class Source(keras.layers.Layer):
 
 EXAMPLES = 3
 
+_LENGTH = 16
+"""For dimensions that only the data would tell."""
+
 
 class RankResult(NamedTuple):
     """What a model gives on one rank; gradients by key."""
@@ -156,11 +167,21 @@ def compare(
 
 
 def assign(
-    model_graph: graph.Graph, degrees: Mapping[shape.Axis, int], overrides: Mapping[str, str]
+    model_graph: graph.Graph,
+    degrees: Mapping[shape.Axis, int],
+    overrides: Mapping[str, str] | None = None,
 ) -> assignment.Assignment:
-    """Split a model as a user would who has chosen some shardings."""
-    asked = dataclasses.replace(model_graph, sharding_overrides=overrides)
-    return assignment.assign(asked, degrees)
+    """Split a model as the planner does on devices of one process; a user has chosen overrides."""
+    asked = model_graph
+    if overrides is not None:
+        asked = dataclasses.replace(model_graph, sharding_overrides=overrides)
+    cluster = hardware.DeviceCluster(devices=math.prod(degrees.values()))
+    known_costs = model_costs.estimate_costs(asked, {}, length=_LENGTH)
+    times = [costs.estimated(node, cluster.device) for node in known_costs.nodes]
+    price = shardings.pricing(asked, degrees, times, cluster.inside)
+    paths = sharding_search.search(asked, degrees, price)
+    cheapest = min(paths, key=lambda path: path.seconds(EXAMPLES))
+    return assignment.of_choices(asked, degrees, cheapest.choices())
 
 
 def _drawn(variable: Any) -> Any:

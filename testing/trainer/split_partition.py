@@ -32,7 +32,9 @@ def divide(
     plan = plan_resolution.resolve(
         model, job_mesh, batch, hardware.DeviceCluster(devices=mesh.size)
     )
-    divided = partition.divide(plan.model, mesh, microbatches, order, plan.ends)
+    divided = partition.divide(
+        plan.model, mesh, microbatches, order, plan.ends, shardings=plan.shardings
+    )
     return dataclasses.replace(divided, segment_ends=plan.segment_ends)
 
 

@@ -7,10 +7,11 @@ import keras
 import numpy as np
 import tensorflow as tf
 
+from testing.trainer import split_group
 from tfparallel_trainer import tasks
 from tfparallel_trainer.comms import collectives, devices, rendezvous, shape
 from tfparallel_trainer.contract import environment
-from tfparallel_trainer.engines.split.layers import assignment, layout, sharded
+from tfparallel_trainer.engines.split.layers import layout, sharded
 from tfparallel_trainer.engines.split.model import interpreter, recording
 
 LAYERS = keras.layers
@@ -32,7 +33,7 @@ def main(device_count: int) -> None:
     values = {key: np.array(variable.value) for key, variable in model_graph.variables.items()}
     image = np.random.default_rng(2).normal(size=(2, 13, 5, 1))
     mesh = shape.MeshShape(spatial=device_count * len(job_cluster.tasks))
-    plan = assignment.assign(model_graph, {shape.Axis.SPATIAL: mesh.spatial})
+    plan = split_group.assign(model_graph, {shape.Axis.SPATIAL: mesh.spatial})
     names = devices.names(job_cluster, device_count)
     ranks = [job_cluster.me * device_count + index for index in range(device_count)]
     groups = [

@@ -212,6 +212,11 @@ class Plan(base.Model):
     alternatives: tuple[Alternative, ...]
     """The next best first."""
 
+    @property
+    def shardings(self) -> dict[str, str]:
+        """How nodes are split that several ranks share, by node."""
+        return dict(itertools.chain.from_iterable(stage.split.items() for stage in self.stages))
+
 
 def bubble(spans: Sequence[Span], stages: int) -> float:
     """Return the share of a schedule in which stages compute nothing, on average.

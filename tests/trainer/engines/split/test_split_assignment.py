@@ -14,7 +14,7 @@ from testing import paths, repeats
 from testing.trainer import split_group, split_models, split_traffic
 from tfparallel_trainer import errors, user
 from tfparallel_trainer.comms import shape
-from tfparallel_trainer.engines.split.layers import adjoint, assignment, communication, layout
+from tfparallel_trainer.engines.split.layers import adjoint, communication, layout
 from tfparallel_trainer.engines.split.layers.rules import registry
 from tfparallel_trainer.engines.split.model import recording, skeleton
 from tfparallel_trainer.engines.split.pipeline import schedule
@@ -178,7 +178,7 @@ def test_wishes_need_ranks() -> None:
     model_graph = recording.record(mlp())
     with pytest.raises(errors.BadConfigurationError, match=r"row while mesh.tensor is 1: give"):
         split_group.assign(model_graph, {TENSOR: 1}, {"wide": "row"})
-    plan = assignment.assign(model_graph, {TENSOR: 1})
+    plan = split_group.assign(model_graph, {TENSOR: 1})
     assert {choice.sharding for choice in plan.choices} == {registry.REPLICATED}
     assert split_traffic.replicated(plan) == []
 
@@ -192,8 +192,8 @@ def test_what_is_asked_to_be_whole_is() -> None:
 
 @pytest.mark.parametrize(
     ("overrides", "sums", "gathers"),
-    [({}, 6, 2), ({"embedding": "vocabulary", "embedding_1": "vocabulary"}, 2, 0)],
-    ids=["chosen", "vocabulary"],
+    [({}, 2, 0), ({"embedding": "features", "embedding_1": "features"}, 6, 1)],
+    ids=["chosen", "features"],
 )
 def test_what_a_block_of_the_decoder_sends(
     overrides: dict[str, str], sums: int, gathers: int

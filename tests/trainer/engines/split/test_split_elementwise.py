@@ -10,7 +10,7 @@ import pytest
 from testing.trainer import split_group
 from tfparallel_trainer import errors
 from tfparallel_trainer.comms import shape
-from tfparallel_trainer.engines.split.layers import assignment, elementwise, layout
+from tfparallel_trainer.engines.split.layers import elementwise, layout
 from tfparallel_trainer.engines.split.layers.rules import registry
 from tfparallel_trainer.engines.split.model import recording
 
@@ -88,10 +88,10 @@ def test_optimizers_that_need_more_than_parts_are_refused(
     make: Callable[[], Any], pattern: str
 ) -> None:
     model_graph = recording.record(model())
-    plan = assignment.assign(model_graph, {TENSOR: 2})
+    plan = split_group.assign(model_graph, {TENSOR: 2})
     with pytest.raises(errors.UserCodeError, match=pattern):
         elementwise.check_optimizer(make(), model_graph.variables, plan.variables)
-    unsplit = assignment.assign(model_graph, {TENSOR: 1})
+    unsplit = split_group.assign(model_graph, {TENSOR: 1})
     elementwise.check_optimizer(make(), model_graph.variables, unsplit.variables)
     scaled = keras.optimizers.LossScaleOptimizer(keras.optimizers.Adam())
     elementwise.check_optimizer(scaled, model_graph.variables, plan.variables)
@@ -117,7 +117,7 @@ def test_what_needs_a_whole_variable_leaves_it_whole(
     options: dict[str, Any], shardings: set[str], pattern: str
 ) -> None:
     model_graph = recording.record(model(**options))
-    chosen = assignment.assign(model_graph, {TENSOR: 2}).choices[-1]
+    chosen = split_group.assign(model_graph, {TENSOR: 2}).choices[-1]
     assert chosen.sharding in (shardings or {registry.REPLICATED})
     if not shardings:
         assert pattern in chosen.why

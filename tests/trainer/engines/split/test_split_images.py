@@ -15,6 +15,7 @@ from tfparallel_trainer.comms import shape
 from tfparallel_trainer.engines.split.layers import assignment, sharded
 from tfparallel_trainer.engines.split.layers.rules import registry
 from tfparallel_trainer.engines.split.model import recording
+from tfparallel_trainer.engines.split.planning import shardings
 
 pytestmark = [
     pytest.mark.usefixtures("float64"),
@@ -423,7 +424,7 @@ def test_spatial_dropout_drops_a_channel_on_all_ranks() -> None:
     model_graph = recording.record(
         of_layer((6, 3, 8), lambda: LAYERS.SpatialDropout2D(0.5, seed=1))
     )
-    plan = assignment.assign(model_graph, {SPATIAL: 3})
+    plan = split_group.assign(model_graph, {SPATIAL: 3})
     values_by_key = {
         key: tf.constant(variable.value) for key, variable in model_graph.variables.items()
     }
@@ -447,14 +448,14 @@ def test_an_axis_that_divides_nothing_is_refused() -> None:
         first = keras.Input((3, 3, 2))
         return keras.Model(first, LAYERS.Conv2D(2, 3, padding="same", name="split")(first))
 
-    assignment.assign(recording.record(build()), {SPATIAL: 3}).check()
-    plan = assignment.assign(recording.record(build()), {SPATIAL: 4})
+    split_group.assign(recording.record(build()), {SPATIAL: 3})
+    plan = split_group.assign(recording.record(build()), {SPATIAL: 4})
     with pytest.raises(
         errors.BadConfigurationError,
         match=r"mesh.spatial is 4, but no layer of the model can be divided over it \(its input "
         r"has 3 rows, and mesh.spatial is 4: let there be at least as many rows",
     ):
-        plan.check()
+        shardings.check(plan.choices, plan.degrees)
 
 
 @pytest.mark.parametrize("axis", [SPATIAL, TENSOR])

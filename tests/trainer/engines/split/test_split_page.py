@@ -6,10 +6,11 @@ from collections.abc import Mapping
 import pytest
 
 from testing import pages, paths
+from testing.trainer import split_group
 from tfparallel_trainer import errors, user
 from tfparallel_trainer.comms import shape
 from tfparallel_trainer.contract import plan
-from tfparallel_trainer.engines.split.layers import assignment, elementwise
+from tfparallel_trainer.engines.split.layers import elementwise
 from tfparallel_trainer.engines.split.layers.rules import (
     attention,
     convolution,
@@ -56,7 +57,7 @@ def find_shardings(
     module = user.load(folder, "shardings.py")
     replica.forget_names()
     model = skeleton.recorded(module, skeleton.build(module, 0))
-    choices = assignment.assign(model, degrees).choices
+    choices = split_group.assign(model, degrees).choices
     return {choice.node.name: choice.sharding for choice in choices}
 
 

@@ -7,11 +7,11 @@ import keras
 import numpy as np
 import pytest
 
-from testing.trainer import split_models, split_ranks
+from testing.trainer import split_group, split_models, split_ranks
 from tfparallel_trainer import errors
 from tfparallel_trainer.comms import shape
-from tfparallel_trainer.engines.split.layers import assignment
 from tfparallel_trainer.engines.split.model import recording
+from tfparallel_trainer.engines.split.planning import shardings
 
 pytestmark = split_models.MARKS
 
@@ -129,7 +129,7 @@ def test_why_no_layer_can_be_divided_is_said() -> None:
     inputs = keras.Input((3, 4))
     layer = keras.layers.TimeDistributed(keras.layers.Dense(2), name="frames")
     model = keras.Model(inputs, layer(inputs))
-    plan = assignment.assign(recording.record(model), {shape.Axis.TENSOR: 2})
+    plan = split_group.assign(recording.record(model), {shape.Axis.TENSOR: 2})
     pattern = r"can be divided over it \(frames: there is no rule for TimeDistributed\): give 1"
     with pytest.raises(errors.BadConfigurationError, match=pattern):
-        plan.check()
+        shardings.check(plan.choices, plan.degrees)

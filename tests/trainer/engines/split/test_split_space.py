@@ -134,7 +134,7 @@ def test_images_of_a_batch_are_not_sent() -> None:
 
 
 def test_what_follows_the_space_is_gathered() -> None:
-    plan = assignment.assign(recording.record(two_convolutions()), {SPATIAL: 2})
+    plan = split_group.assign(recording.record(two_convolutions()), {SPATIAL: 2})
     assert find_shardings(plan)["second"] == "rows"
     assert find_shardings(plan)["last"] == registry.REPLICATED
 
@@ -158,7 +158,7 @@ def test_mnist_is_learned_as_by_one_process(
     images, labels = data.mnist_data()
     order = np.random.default_rng(1).permutation(len(images))[:24]
     x, y = images[order].reshape(3, 8, 28, 28, 1) / 255.0, labels[order].reshape(3, 8)
-    whole = assignment.assign(model_graph, {})
+    whole = split_group.assign(model_graph, {})
     expected, alone = train(whole, {}, x, y)
     trained, split = train(split_group.assign(model_graph, degrees, wishes), degrees, x, y)
     assert np.ptp(alone) > 1e-3  # it learns

@@ -3,13 +3,13 @@
 import dataclasses
 import pathlib
 import resource
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import tensorflow as tf
 
 from tfparallel_trainer import errors
-from tfparallel_trainer.comms import agreement
+from tfparallel_trainer.comms import agreement, shape
 from tfparallel_trainer.contract import device_types, job_file, progress
 from tfparallel_trainer.contract.device_types import DEVICE_TYPES, DeviceType
 from tfparallel_trainer.contract.plan import Plan
@@ -47,6 +47,8 @@ class ResolvedPlan:
     """Its nodes are in the order in which stages have them."""
     ends: tuple[int, ...]
     """Behind how many nodes each stage but the last one ends."""
+    shardings: Mapping[str, str]
+    """Of the nodes, by name; a node without one is replicated."""
     segment_ends: tuple[int, ...] | None
     """As `partition.Partition` takes them."""
     plan: Plan | None
@@ -76,10 +78,18 @@ def resolve(
     """
     if job_mesh.cuts:
         ends = tuple(cutting.ends_of_names(model, job_mesh.cuts))
+        subject = planner.subject(model, optimizer, cluster, _USUAL_LENGTH)
+        mesh = shape.MeshShape(**job_mesh.axes)
+        examples = -(-batch // (mesh.data * job_mesh.microbatches))
+        node_shardings = subject.shardings_of(mesh, examples)
         return ResolvedPlan(
             mesh=job_mesh,
             model=model,
             ends=ends,
+            shardings={
+                node.name: sharding.name
+                for node, sharding in zip(model.nodes, node_shardings, strict=True)
+            },
             segment_ends=_segment_ends(model, job_mesh),
             plan=None,
             memory=None,
@@ -117,6 +127,7 @@ def resolve(
         ),
         model=ordered,
         ends=plan.ends,
+        shardings=plan.shardings,
         segment_ends=_segment_ends(ordered, job_mesh),
         plan=plan,
         memory=memory,
@@ -151,7 +162,9 @@ def devices_of(peers: agreement.Peers, count: int) -> hardware.DeviceCluster:
 
 def compare(planned: ResolvedPlan, peers: agreement.Peers) -> None:
     """Refuse (BadConfigurationError) a process with another plan: it would wait forever."""
-    description = repr((planned.mesh, planned.ends, [node.name for node in planned.model.nodes]))
+    names = [node.name for node in planned.model.nodes]
+    shardings = sorted(planned.shardings.items())
+    description = repr((planned.mesh, planned.ends, names, shardings))
     digest = agreement.digest(description)
     for name, other in zip(peers.names, peers.gather(digest), strict=True):
         if other != digest:

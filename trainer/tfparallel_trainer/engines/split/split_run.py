@@ -111,6 +111,7 @@ class SplitRun(engine.RunTemplate):
             self._plan.mesh.microbatches,
             search_space.ORDERS[self._plan.mesh.schedule],
             self._plan.ends,
+            shardings=self._plan.shardings,
         )
         return dataclasses.replace(
             divided,

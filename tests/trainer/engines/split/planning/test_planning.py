@@ -24,6 +24,7 @@ from tfparallel_trainer.engines.split.planning import (
     planner,
     predict,
     search_space,
+    shardings,
 )
 
 pytestmark = [
@@ -66,12 +67,13 @@ def subject_of(
         optimizer or keras.optimizers.Adam(), recorded.variables
     )
     known_costs = model_costs.estimate_costs(recorded, slots_of_weights, fixed)
+    times = [costs.estimated(node, cluster.device) for node in known_costs.nodes]
     return costs.Subject(
         model=recorded,
         costs=known_costs,
-        times=[costs.estimated(node, cluster.device) for node in known_costs.nodes],
+        times=times,
         cluster=cluster,
-        shardings_of=planner.shardings_of(recorded),
+        shardings_of=shardings.shardings_of(recorded, times, cluster),
     )
 
 

@@ -2,7 +2,7 @@
 
 import dataclasses
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 from tfparallel_trainer.comms import shape
 from tfparallel_trainer.engines.split.layers import assignment, layout
@@ -138,28 +138,29 @@ def divide(
     microbatches: int,
     order: schedule.Schedule,
     ends: Sequence[int],
+    *,
+    shardings: Mapping[str, str],
 ) -> Partition:
     """Divide a model over a mesh.
 
     Args:
         microbatches: parts that a rank's share of a batch is divided into.
         ends: behind how many nodes each stage but the last one ends.
+        shardings: as `assignment.assign` takes them.
 
     Raises:
-        BadConfigurationError: a layer cannot be split as it must, or an axis would divide none.
         UserCodeError: examples that the mesh divides depend on each other, or a layer has no seed.
     """
     randomness.check(model)
     if mesh.data * microbatches > 1:
         example_independence.check(model)
         added_losses.check(model)
-    plan = assignment.assign(model, {axis: mesh.degree(axis) for axis in layout.AXES})
-    plan.check()
+    degrees = {axis: mesh.degree(axis) for axis in layout.AXES}
     return Partition(
         mesh=mesh,
         model=model,
         stages=cutting.cut(model, ends),
         microbatches=microbatches,
         order=order,
-        plan=plan,
+        plan=assignment.assign(model, degrees, shardings),
     )

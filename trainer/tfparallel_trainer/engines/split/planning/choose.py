@@ -94,7 +94,7 @@ class _Search:
         problem: errors.TrainerError | None = None
         for setting in search_space.every(constraints, subject.cluster.size):
             try:
-                tables = self._tables.for_mesh(setting.mesh)
+                tables = self._tables.for_setting(setting)
             except errors.TrainerError as error:
                 problem = error
                 continue
@@ -117,7 +117,7 @@ class _Search:
         """The best cut of each mesh and number of microbatches, and the best one's next best."""
         ranked = sorted(fits, key=lambda cut: cut.value)[:_COMPARED]
         best = ranked[0]
-        rows, loads = self._tables.for_mesh(best.setting.mesh).matrices(best.setting)
+        rows, loads = self._tables.for_setting(best.setting).matrices(best.setting)
         alternatives: list[_Cut] = []
         for stage, index in enumerate(best.path[1:-1]):
             other_rows, other_loads = rows[:], loads[:]
@@ -133,7 +133,7 @@ class _Search:
         """Put the cut first whose weights and state are even, if it is hardly slower."""
         cut, best = runs[0]
         plans = [candidate for _, candidate in runs]
-        setting, tables = cut.setting, self._tables.for_mesh(cut.setting.mesh)
+        setting, tables = cut.setting, self._tables.for_setting(cut.setting)
         state = tables.variables.state(setting.replicas_of_slots)
         unit = _GRAIN * float(state[0, -1]) / setting.mesh.stage
         if setting.mesh.stage == 1 or not unit:
@@ -150,7 +150,7 @@ class _Search:
 
     def run(self, cut: _Cut) -> plan.Plan:
         """What a step with a cut costs."""
-        return predict.predict(self._tables.for_mesh(cut.setting.mesh), cut.path, cut.setting)
+        return predict.predict(self._tables.for_setting(cut.setting), cut.path, cut.setting)
 
 
 def _may_be_faster(

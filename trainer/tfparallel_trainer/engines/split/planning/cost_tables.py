@@ -181,7 +181,7 @@ class Tables:
         """Seconds of each node for one microbatch, forward and backward, without messages."""
         link = hardware.link_within(setting.mesh, self._cluster)
         scaled = setting.examples * self._compute
-        sent = np.array([link.latency, setting.examples / link.bandwidth])
+        sent = np.array([link.latency, 1 / link.bandwidth, setting.examples / link.bandwidth])
         # A microbatch adds its gradients to those before it.
         added = _ADDING * self._gradients * (1 - 1 / setting.microbatches)
         forward = self._forward[0] + self._forward[1] * scaled + sent @ self._ahead

@@ -5,6 +5,7 @@ Sizes of tensors are linear in the examples of a microbatch: so much for each, a
 
 import dataclasses
 from collections.abc import Callable, Mapping, Sequence
+from typing import NamedTuple
 
 from tfparallel_trainer.comms import shape
 from tfparallel_trainer.engines.split.model import graph
@@ -107,6 +108,20 @@ def estimated(node: NodeCost, device: hardware.Device) -> NodeTime:
     )
 
 
+class Sent(NamedTuple):
+    """What a rank sends to its group for a microbatch."""
+
+    messages: int = 0
+    """One after the other."""
+    fixed_bytes: float = 0.0
+    """In all of them, whatever the number of examples."""
+    example_bytes: float = 0.0
+    """Of an example, in all of them."""
+
+
+_NOTHING = Sent()
+
+
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Sharding:
     """How a rank's part of a node differs from the whole, for one replica of the model."""
@@ -118,10 +133,9 @@ class Sharding:
     """Its share of the output's bytes."""
     variables: Mapping[str, float] = dataclasses.field(default_factory=dict)
     """Its shares of the bytes of variables that are cut, by key."""
-    forward: tuple[int, float] = (0, 0.0)
-    """Messages, one after the other, that it sends to its group forward, resharding included; and
-    the bytes of an example in them."""
-    backward: tuple[int, float] = (0, 0.0)
+    forward: Sent = _NOTHING
+    """Resharding of its inputs included, and for the loss that of outputs of the model."""
+    backward: Sent = _NOTHING
     """The same backward."""
 
 
@@ -129,8 +143,9 @@ REPLICATED = Sharding()
 """Every rank does all of it: what a node without a rule does."""
 
 
-ShardingsOf = Callable[[shape.MeshShape], Sequence[Sharding]]
-"""Gives the way of each node on a mesh; raises a TrainerError when it cannot be split so."""
+ShardingsOf = Callable[[shape.MeshShape, int], Sequence[Sharding]]
+"""Gives the sharding of each node on a mesh, for microbatches of so many examples; raises a
+TrainerError if the model cannot be split so."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)

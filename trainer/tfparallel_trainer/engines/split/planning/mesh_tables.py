@@ -5,7 +5,6 @@ import functools
 import numpy as np
 
 from tfparallel_trainer import errors
-from tfparallel_trainer.comms import shape
 from tfparallel_trainer.engines.split.planning import (
     blocks,
     cost_tables,
@@ -24,20 +23,24 @@ class MeshTables:
 
     def __init__(self, subject: costs.Subject) -> None:
         self.subject = subject
-        self._tables: dict[tuple[int, int], cost_tables.Tables | errors.TrainerError] = {}
+        self._tables: dict[tuple[int, int, tuple[str, ...]], cost_tables.Tables] = {}
+        self._problems: dict[tuple[int, int], errors.TrainerError] = {}
 
-    def for_mesh(self, mesh: shape.MeshShape) -> cost_tables.Tables:
+    def for_setting(self, setting: search_space.Setting) -> cost_tables.Tables:
         """The tables for a division of layers; raises the TrainerError why there is none."""
-        subject, key = self.subject, (mesh.spatial, mesh.tensor)
+        subject, mesh = self.subject, setting.mesh
+        degrees = mesh.spatial, mesh.tensor
+        if degrees in self._problems:
+            raise self._problems[degrees]
+        try:
+            shardings = subject.shardings_of(mesh, setting.examples)
+        except errors.TrainerError as error:
+            self._problems[degrees] = error
+            raise
+        key = (*degrees, tuple(sharding.name for sharding in shardings))
         if key not in self._tables:
-            try:
-                shardings = subject.shardings_of(mesh)
-                self._tables[key] = cost_tables.Tables(subject, *self._cuttable, shardings)
-            except errors.TrainerError as error:
-                self._tables[key] = error
+            self._tables[key] = cost_tables.Tables(subject, *self._cuttable, shardings)
         result = self._tables[key]
-        if isinstance(result, errors.TrainerError):
-            raise result
         if mesh.stage > result.most_stages:
             why = blocks.why_not_more(subject.model, result.blocks, subject.costs.colocated)
             raise errors.BadConfigurationError(
@@ -47,7 +50,7 @@ class MeshTables:
 
     def roomiest(self, setting: search_space.Setting) -> tuple[tuple[int, ...], float]:
         """The cut whose fullest device is emptiest, and the bytes of that device."""
-        tables = self.for_mesh(setting.mesh)
+        tables = self.for_setting(setting)
         peaks = [tables.memory(setting, stage)["peak"] for stage in range(setting.mesh.stage)]
         least = cuts.least(peaks, np.maximum)
         if least is None:

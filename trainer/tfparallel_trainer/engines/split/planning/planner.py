@@ -10,13 +10,10 @@ import keras
 
 from tfparallel_trainer import errors, user
 from tfparallel_trainer.checkpoint import slots
-from tfparallel_trainer.comms import shape
 from tfparallel_trainer.contract import plan
 from tfparallel_trainer.contract.device_types import DEVICE_TYPES
-from tfparallel_trainer.engines.split.layers import assignment, elementwise, layout
-from tfparallel_trainer.engines.split.layers.rules import registry
+from tfparallel_trainer.engines.split.layers import elementwise
 from tfparallel_trainer.engines.split.model import graph, skeleton
-from tfparallel_trainer.engines.split.pipeline import schedule
 from tfparallel_trainer.engines.split.planning import (
     calibrate,
     choose,
@@ -25,8 +22,9 @@ from tfparallel_trainer.engines.split.planning import (
     links,
     model_costs,
     search_space,
+    shardings,
 )
-from tfparallel_trainer.engines.split.planning.costs import NodeTime, Sharding, ShardingsOf, Subject
+from tfparallel_trainer.engines.split.planning.costs import NodeTime, Subject
 
 _IN_TURN = (keras.optimizers.Adafactor, keras.optimizers.Muon)
 """They compute norms and products of a weight's gradient, which come one after the other."""
@@ -104,13 +102,15 @@ def subject(
     model_costs_known = model_costs.estimate_costs(
         model, state_bytes, fixed, length, optimizer_copies(optimizer)
     )
+    times = measured or [
+        costs.estimated(node_costs, cluster.device) for node_costs in model_costs_known.nodes
+    ]
     return Subject(
         model=model,
         costs=model_costs_known,
-        times=measured
-        or [costs.estimated(node_costs, cluster.device) for node_costs in model_costs_known.nodes],
+        times=times,
         cluster=cluster,
-        shardings_of=shardings_of(model, optimizer),
+        shardings_of=shardings.shardings_of(model, times, cluster, optimizer),
         measured=measured is not None,
         shares_slots=any(state_bytes.values()) and elementwise.is_elementwise(optimizer),
     )
@@ -149,66 +149,3 @@ def optimizer_copies(optimizer: Any) -> float:
     """
     inner = getattr(optimizer, "inner_optimizer", optimizer)
     return 0.0 if isinstance(inner, _IN_TURN) else 1.0
-
-
-def shardings_of(model: graph.Graph, optimizer: Any = None) -> ShardingsOf:
-    """Give the ways of a model's nodes on any mesh.
-
-    They raise where a degree would divide nothing, where a layer cannot be split as the user chose,
-    and where the optimizer cannot train parts.
-    """
-
-    def on(mesh: shape.MeshShape) -> Sequence[Sharding]:
-        degrees = {axis: mesh.degree(axis) for axis in layout.AXES}
-        if not model.sharding_overrides and all(degree == 1 for degree in degrees.values()):
-            return [costs.REPLICATED] * len(model.nodes)
-        assigned = assignment.assign(model, degrees)
-        assigned.check()
-        if optimizer is not None:
-            elementwise.check_optimizer(optimizer, model.variables, assigned.variables)
-        return [_sharding(assigned, choice) for choice in assigned.choices]
-
-    return on
-
-
-def _sharding(assigned: assignment.Assignment, choice: assignment.Choice) -> Sharding:
-    model, degrees = assigned.model, assigned.degrees
-    variables = [shard.layout for shard in choice.split.variables.values()]
-    divided = [tensor_layout.axes for tensor_layout in (*choice.split.gives.values(), *variables)]
-    if choice.sharding == registry.REPLICATED and not choice.costs:
-        return costs.REPLICATED
-    return Sharding(
-        name=choice.sharding,
-        compute=math.prod(1 / degrees.get(axis, 1) for axis in set[shape.Axis]().union(*divided)),
-        kept=max(
-            (
-                _share(tensor_layout, model.tensors[number].shape)
-                for number, tensor_layout in choice.split.gives.items()
-            ),
-            default=1.0,
-        ),
-        variables={
-            key: _share(assigned.variables[key].layout, model.variables[key].shape)
-            for key in choice.node.variables
-            if not assigned.variables[key].layout.is_whole
-        },
-        forward=_sent(choice, schedule.Pass.FORWARD, degrees),
-        backward=_sent(choice, schedule.Pass.BACKWARD, degrees),
-    )
-
-
-def _share(tensor_layout: layout.Layout, dims: Sequence[int | None]) -> float:
-    """The share of the rank that has most."""
-    parts = zip(tensor_layout.largest(dims), dims, strict=True)
-    return math.prod((part or 1) / (size or 1) for part, size in parts)
-
-
-def _sent(
-    choice: assignment.Choice, work: schedule.Pass, degrees: Mapping[shape.Axis, int]
-) -> tuple[int, float]:
-    """How many messages a rank sends, and the bytes of an example in them."""
-    transfers = [
-        (traffic, degrees.get(traffic.axis, 1)) for traffic in choice.costs if traffic.work is work
-    ]
-    messages = sum(traffic.messages(ranks) for traffic, ranks in transfers)
-    return messages, sum(traffic.sent(1, ranks) for traffic, ranks in transfers)
