@@ -31,7 +31,8 @@ def test_a_job_says_devices_mesh_microbatches_and_batch() -> None:
 def test_the_planner_chooses_what_a_job_leaves_open() -> None:
     for file in (EXAMPLE.parents[1] / "split-cnn/auto.yaml", paths.EXAMPLES / "digits/job.yaml"):
         asked = question(file)
-        assert (asked.mesh, asked.microbatches, asked.shard_optimizer) == (None, None, None)
+        assert (asked.mesh, asked.microbatches) == (None, None)
+        assert (asked.shard_optimizer, asked.recompute) == (None, None)
         assert asked.batch == 64
 
 
@@ -46,10 +47,12 @@ def test_options_go_before_the_fields_of_the_job() -> None:
     assert asked.schedule is job_file.PipelineSchedule.GPIPE
     assert question(EXAMPLE, request.PlanOptions(pods=2)).devices == 2
     free = question(EXAMPLE, request.PlanOptions(mesh="auto"))
-    assert (free.mesh, free.microbatches, free.shard_optimizer) == (None, None, None)
+    assert (free.mesh, free.microbatches) == (None, None)
+    assert (free.shard_optimizer, free.recompute) == (None, None)
     changed = question(EXAMPLE, request.PlanOptions(overrides=("spec.mesh.microbatches=4",)))
     assert changed.microbatches == 4
     assert changed.shard_optimizer is False
+    assert changed.recompute is False
     overrides = ("spec.mesh={data: 2, stage: 2, shardOptimizer: true}",)
     assert question(EXAMPLE, request.PlanOptions(overrides=overrides)).shard_optimizer
     overrides = ("spec.mesh={stage: 4, recompute: true}",)

@@ -24,9 +24,10 @@ def headline(answer: plan.Plan) -> str:
     how = "measured on this machine" if answer.measured else "estimated"
     if answer.device_type is not None:
         how = f"estimated for {answer.device_type}"
-    shared = "shardOptimizer · " if answer.shard_optimizer else ""
+    chosen = {"shardOptimizer": answer.shard_optimizer, "recompute": answer.recompute}
+    less_memory = "".join(f"{name} · " for name, is_chosen in chosen.items() if is_chosen)
     return (
-        f"{answer.mesh} · microbatches {answer.microbatches} · {answer.schedule} · {shared}"
+        f"{answer.mesh} · microbatches {answer.microbatches} · {answer.schedule} · {less_memory}"
         f"a step of {answer.batch} examples {progress.format_seconds(answer.step_seconds)} ({how})"
         f" · waiting {answer.bubble:.0%}"
     )

@@ -111,7 +111,7 @@ def _of_job(
         microbatches=None if mesh.auto else mesh.microbatches,
         schedule=mesh.schedule,
         shard_optimizer=mesh.shard_optimizer or (None if mesh.auto else False),
-        recompute=mesh.recompute,
+        recompute=mesh.recompute or (None if mesh.auto else False),
         batch=trainer.global_batch_size,
         seed=trainer.seed,
         device_type=_device_type(spec.tf_replica_specs, nodes),
@@ -215,6 +215,7 @@ def _with_options(basis: plan.Question, options: PlanOptions) -> plan.Question:
                 "mesh": None,
                 "microbatches": options.microbatches,
                 "shard_optimizer": basis.shard_optimizer or None,
+                "recompute": basis.recompute or None,
             }
         )
     if options.mesh is not None:

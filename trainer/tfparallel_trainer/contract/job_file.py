@@ -231,8 +231,8 @@ class Mesh(base.Model):
     activations, GPipe goes forward with all microbatches first."""
 
     auto: bool = False
-    """True: the planner chooses the axes, the microbatches and, unless it is true, shardOptimizer
-    for the model and the devices."""
+    """True: the planner chooses the axes and the microbatches for the model and the devices. Unless
+    they are true, it also chooses shardOptimizer and recompute."""
 
     shard_optimizer: bool = False
     """True: each rank along the data axis updates a slice of each weight and keeps the optimizer's

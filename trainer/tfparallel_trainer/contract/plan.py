@@ -65,8 +65,8 @@ class Question(base.Model):
     shard_optimizer: bool | None = None
     """Whether ranks along the data axis share the optimizer's state; absent: the planner
     chooses."""
-    recompute: bool = False
-    """Whether backward passes compute activations again."""
+    recompute: bool | None = None
+    """Whether backward passes compute activations again; absent: the planner chooses."""
     length: Count | None = None
     """Value for input dimensions that are unknown until data is loaded."""
     seed: int = 0
@@ -186,6 +186,8 @@ class Plan(base.Model):
     """The order of a stage's work."""
     shard_optimizer: bool = False
     """Whether ranks along the data axis share the optimizer's state."""
+    recompute: bool = False
+    """Whether backward passes compute activations again."""
     batch: int
     """Examples of a step."""
     memory: int | None

@@ -113,6 +113,7 @@ class ChangedSetting(enum.StrEnum):
     """What a job would have to change so that its model fits its devices."""
 
     SHARD_OPTIMIZER = "ShardOptimizer"
+    RECOMPUTE = "Recompute"
     MICROBATCHES = "Microbatches"
     MESH = "Mesh"
     BATCH_SIZE = "BatchSize"
@@ -121,6 +122,7 @@ class ChangedSetting(enum.StrEnum):
 
 _CHANGES = {
     ChangedSetting.SHARD_OPTIMIZER: "with mesh.shardOptimizer",
+    ChangedSetting.RECOMPUTE: "with mesh.recompute",
     ChangedSetting.MICROBATCHES: "with mesh.microbatches {count}",
     ChangedSetting.MESH: "on another mesh ({mesh})",
     ChangedSetting.BATCH_SIZE: "with a batch of {count}",

@@ -90,7 +90,7 @@ def resolve(
                 node.name: sharding.name
                 for node, sharding in zip(model.nodes, node_shardings, strict=True)
             },
-            segment_ends=_segment_ends(model, job_mesh),
+            segment_ends=_segment_ends(model, recomputes=job_mesh.recompute),
             plan=None,
             memory=None,
         )
@@ -98,7 +98,7 @@ def resolve(
         order=job_mesh.schedule,
         batch=batch,
         shards_optimizer=job_mesh.shard_optimizer or (None if job_mesh.auto else False),
-        recomputes=job_mesh.recompute,
+        recomputes=job_mesh.recompute or (None if job_mesh.auto else False),
     )
     if not job_mesh.auto:
         parts = job_mesh.data * job_mesh.microbatches
@@ -123,19 +123,19 @@ def resolve(
             microbatches=plan.microbatches,
             schedule=plan.schedule,
             shard_optimizer=plan.shard_optimizer,
-            recompute=job_mesh.recompute,
+            recompute=plan.recompute,
         ),
         model=ordered,
         ends=plan.ends,
         shardings=plan.shardings,
-        segment_ends=_segment_ends(ordered, job_mesh),
+        segment_ends=_segment_ends(ordered, recomputes=plan.recompute),
         plan=plan,
         memory=memory,
     )
 
 
-def _segment_ends(model: graph.Graph, job_mesh: job_file.Mesh) -> tuple[int, ...] | None:
-    if not job_mesh.recompute:
+def _segment_ends(model: graph.Graph, *, recomputes: bool) -> tuple[int, ...] | None:
+    if not recomputes:
         return None
     return recomputation.segment_ends(
         model, model_costs.estimate_costs(model, {}, length=_USUAL_LENGTH)

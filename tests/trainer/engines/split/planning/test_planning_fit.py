@@ -1,5 +1,6 @@
 """What the planner does, and says, where memory is tight."""
 
+import dataclasses
 import re
 from typing import Any
 
@@ -144,3 +145,33 @@ def test_state_that_replicas_could_share_is_named(perceptron: graph.Graph) -> No
     [setting] = search_space.every(asked, 4)
     assert str(setting) == "data 4, microbatches 1"
     assert search_space.variants(setting, asked, shares_slots=True) == (setting,)
+
+
+def test_activations_are_computed_again_only_if_a_device_lacks_memory_without() -> None:
+    model = recording.record(split_models.bare(planned_models.decoder))
+    asked = Constraints(mesh={"stage": 2}, microbatches=4, batch=64, recomputes=None)
+    roomy = plan_model(model, asked, devices=2)
+    assert not roomy.recompute
+    assert not any("recompute" in reason for reason in roomy.reasons)
+    limit = max(stage.holds.peak for stage in roomy.stages) * 7 // 10
+    tight = plan_model(model, asked, limit, devices=2)
+    assert tight.recompute
+    assert max(stage.holds.peak for stage in tight.stages) <= limit
+    assert tight.step_seconds > roomy.step_seconds
+    lacking = r"Backward passes compute activations again \(recompute\), because a device lacks"
+    assert re.match(lacking, tight.reasons[-1])
+    sentence = r"The model fits with mesh\.recompute, "
+    with pytest.raises(errors.BadConfigurationError, match=sentence):
+        plan_model(model, dataclasses.replace(asked, recomputes=False), limit, devices=2)
+
+
+def test_what_holds_less_memory_is_tried_one_by_one_and_together() -> None:
+    [setting] = search_space.every(Constraints(mesh={"data": 4}, microbatches=1), 4)
+    free = Constraints(mesh={"data": 4}, shards_optimizer=None, recomputes=None)
+    tried = [str(variant) for variant in search_space.variants(setting, free, shares_slots=True)]
+    assert tried == [
+        "data 4, microbatches 1",
+        "data 4, microbatches 1, shardOptimizer",
+        "data 4, microbatches 1, recompute",
+        "data 4, microbatches 1, shardOptimizer, recompute",
+    ]

@@ -74,7 +74,9 @@ def plan_for(subject: costs.Subject, constraints: search_space.Constraints) -> p
     others = (*_others(best, rest), *_impossible(misfits, fits, limit))
     reasons = [*explain.reasons(best, others)]
     if best.shard_optimizer and constraints.shards_optimizer is None:
-        reasons.append(explain.sharing(_lacking(best, misfits)))
+        reasons.append(explain.sharing(_lacking(best, misfits, shards_optimizer=False)))
+    if best.recompute and constraints.recomputes is None:
+        reasons.append(explain.recomputing(_lacking(best, misfits, recomputes=False)))
     return best.model_copy(update={"reasons": tuple(reasons), "alternatives": others})
 
 
@@ -163,9 +165,9 @@ def _may_be_faster(
 
 def _others(best: plan.Plan, others: Sequence[plan.Plan]) -> Iterator[plan.Alternative]:
     """The next best: another cut, other microbatches, and other meshes, each once."""
-    shown_plans: set[tuple[plan.Axes, int, bool]] = set()
+    shown_plans: set[tuple[plan.Axes, int, bool, bool]] = set()
     for other in others[:_SHOWN]:
-        key = (other.mesh, other.microbatches, other.shard_optimizer)
+        key = (other.mesh, other.microbatches, other.shard_optimizer, other.recompute)
         if key in shown_plans:
             continue
         shown_plans.add(key)
@@ -195,12 +197,31 @@ def _impossible(
             yield _alternative(setting.axes, setting.microbatches, what, round(cut.value))
 
 
-def _lacking(best: plan.Plan, misfits: Sequence[_Cut]) -> float | None:
-    """Bytes that a device lacks if replicas do not share the optimizer's state; None: it fits."""
-    same = (best.mesh, best.microbatches, False)
+def _lacking(
+    best: plan.Plan,
+    misfits: Sequence[_Cut],
+    *,
+    shards_optimizer: bool | None = None,
+    recomputes: bool | None = None,
+) -> float | None:
+    """Bytes that a device lacks without one of what a plan does to hold less; None: it fits.
+
+    Args:
+        best: the plan.
+        misfits: what does not fit.
+        shards_optimizer: instead of the plan's.
+        recomputes: instead of the plan's.
+    """
+    without = (
+        best.shard_optimizer if shards_optimizer is None else shards_optimizer,
+        best.recompute if recomputes is None else recomputes,
+    )
     for cut in misfits:
         setting = cut.setting
-        if (setting.axes, setting.microbatches, setting.shards_optimizer) == same:
+        if (setting.axes, setting.microbatches) == (best.mesh, best.microbatches) and without == (
+            setting.shards_optimizer,
+            setting.recomputes,
+        ):
             return cut.value - (best.memory or 0)
     return None
 

@@ -56,6 +56,18 @@ def sharing(lacking: float | None) -> str:
     return f"The replicas share the optimizer's state (shardOptimizer), {why}."
 
 
+def recomputing(lacking: float | None) -> str:
+    """Why backward passes compute activations again: a device lacks bytes without that.
+
+    Args:
+        lacking: the bytes; None: another plan would be longer.
+    """
+    why = "because a step is shorter than what else fits"
+    if lacking is not None:
+        why = f"because a device lacks {size(lacking)} without that"
+    return f"Backward passes compute activations again (recompute), {why}."
+
+
 def fullest(best: plan.Plan) -> int:
     """The stage whose devices hold most."""
     return max(range(len(best.stages)), key=lambda stage_index: best.stages[stage_index].holds.peak)
@@ -69,6 +81,8 @@ def difference(best: plan.Plan, other: plan.Plan) -> str:
         return "other microbatches"
     if other.shard_optimizer != best.shard_optimizer:
         return f"with{'' if other.shard_optimizer else 'out'} shardOptimizer"
+    if other.recompute != best.recompute:
+        return f"with{'' if other.recompute else 'out'} recompute"
     places = {name: index for index, stage in enumerate(other.stages) for name in stage.nodes}
     for index, stage in enumerate(best.stages):
         for name in stage.nodes:
@@ -120,7 +134,12 @@ def excess(roomiest: plan.Plan, tried: int, memory: progress.MemoryPlan) -> str:
         others = f"the optimizer's update {size(holds.update)}"
     else:
         others = f"activations {size(holds.activations)}, the widest layer {size(holds.working)}"
-    named = describe(roomiest.mesh, roomiest.microbatches, roomiest.shard_optimizer)
+    named = describe(
+        roomiest.mesh,
+        roomiest.microbatches,
+        shards_optimizer=roomiest.shard_optimizer,
+        recomputes=roomiest.recompute,
+    )
     return (
         f"The model does not fit {count} device{'' if count == 1 else 's'} of {size(limit)}"
         f"{f' in any of {tried} ways' if tried > 1 else ''}. At best ({named}) a device of "

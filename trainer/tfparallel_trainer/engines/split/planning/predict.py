@@ -52,6 +52,7 @@ def predict(
         microbatches=setting.microbatches,
         schedule=setting.order,
         shard_optimizer=setting.shards_optimizer,
+        recompute=setting.recomputes,
         batch=setting.batch,
         memory=cluster.device.memory,
         measured=tables.subject.measured,

@@ -14,11 +14,16 @@ _MORE_DEVICES = (2, 4, 8)
 def find(subject: costs.Subject, constraints: search_space.Constraints) -> Iterator[FittingChange]:
     """Yield the changes of which each makes a plan fit."""
     asked = constraints
-    free = dataclasses.replace(asked, mesh=None, microbatches=None, shards_optimizer=None)
+    free = dataclasses.replace(
+        asked, mesh=None, microbatches=None, shards_optimizer=None, recomputes=None
+    )
     tables = mesh_tables.MeshTables(subject)
     shared = dataclasses.replace(asked, shards_optimizer=True)
     if asked != shared and subject.shares_slots and _smallest(tables, shared):
         yield FittingChange(setting=ChangedSetting.SHARD_OPTIMIZER)
+    recomputed = dataclasses.replace(asked, recomputes=True)
+    if asked.recomputes is False and _smallest(tables, recomputed):
+        yield FittingChange(setting=ChangedSetting.RECOMPUTE)
     if asked.microbatches is not None:
         setting = _smallest(tables, dataclasses.replace(asked, microbatches=None))
         if setting is not None:
@@ -54,7 +59,7 @@ def _smallest(
         settings = search_space.every(constraints, subject.cluster.size)
     except errors.BadConfigurationError:  # the batch is not divisible
         return None
-    fitting: list[tuple[bool, int, float, search_space.Setting]] = []
+    fitting: list[tuple[bool, bool, int, float, search_space.Setting]] = []
     for setting in settings:
         for variant in search_space.variants(setting, constraints, subject.shares_slots):
             try:
@@ -62,5 +67,6 @@ def _smallest(
             except errors.TrainerError:  # the model cannot be divided so
                 continue
             if peak <= limit:
-                fitting.append((variant.shards_optimizer, variant.microbatches, peak, variant))
-    return min(fitting, key=lambda row: row[:3])[3] if fitting else None
+                changes = (variant.recomputes, variant.shards_optimizer, variant.microbatches)
+                fitting.append((*changes, peak, variant))
+    return min(fitting, key=lambda row: row[:4])[4] if fitting else None

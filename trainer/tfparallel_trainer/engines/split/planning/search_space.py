@@ -37,7 +37,12 @@ class Setting:
         return self.mesh.data if self.shards_optimizer else 1
 
     def __str__(self) -> str:
-        return describe(self.axes, self.microbatches, self.shards_optimizer)
+        return describe(
+            self.axes,
+            self.microbatches,
+            shards_optimizer=self.shards_optimizer,
+            recomputes=self.recomputes,
+        )
 
     @property
     def axes(self) -> plan.Axes:
@@ -68,14 +73,14 @@ class Constraints:
     """Examples of a step over all replicas."""
     shards_optimizer: bool | None = False
     """Whether ranks along the data axis share the optimizer's slots; None: chosen."""
-    recomputes: bool = False
-    """Whether backward passes compute activations again."""
+    recomputes: bool | None = False
+    """Whether backward passes compute activations again; None: chosen."""
 
 
 def every(constraints: Constraints, ranks: int) -> list[Setting]:
     """All settings that a number of ranks allows; none at all is a BadConfigurationError.
 
-    If sharing the optimizer's slots is to be chosen, they are those without it.
+    Where `variants` may hold less memory, they are those that do nothing for it.
     """
     fixed = None if constraints.mesh is None else _mesh(constraints.mesh, ranks)
     matching = [
@@ -85,7 +90,7 @@ def every(constraints: Constraints, ranks: int) -> list[Setting]:
             order=constraints.order,
             batch=constraints.batch,
             shards_optimizer=bool(constraints.shards_optimizer) and mesh.data > 1,
-            recomputes=constraints.recomputes,
+            recomputes=bool(constraints.recomputes),
         )
         for mesh in (_meshes(ranks) if fixed is None else (fixed,))
         for count in _microbatches(mesh, constraints)
@@ -106,15 +111,25 @@ def variants(setting: Setting, constraints: Constraints, shares_slots: bool) -> 
     Args:
         shares_slots: whether ranks along the data axis can share the optimizer's slots.
     """
-    if constraints.shards_optimizer is None and shares_slots and setting.mesh.data > 1:
-        return setting, dataclasses.replace(setting, shards_optimizer=True)
-    return (setting,)
+    may_share = constraints.shards_optimizer is None and shares_slots and setting.mesh.data > 1
+    return tuple(
+        dataclasses.replace(setting, shards_optimizer=shards_optimizer, recomputes=recomputes)
+        for recomputes in _values(setting.recomputes, may_vary=constraints.recomputes is None)
+        for shards_optimizer in _values(setting.shards_optimizer, may_vary=may_share)
+    )
 
 
-def describe(axes: plan.Axes, microbatches: int, shards_optimizer: bool) -> str:
+def describe(
+    axes: plan.Axes, microbatches: int, *, shards_optimizer: bool, recomputes: bool
+) -> str:
     """Name a setting by its axes and what else a job would say of it."""
     shared = ", shardOptimizer" if shards_optimizer else ""
-    return f"{axes}, microbatches {microbatches}{shared}"
+    recomputed = ", recompute" if recomputes else ""
+    return f"{axes}, microbatches {microbatches}{shared}{recomputed}"
+
+
+def _values(value: bool, *, may_vary: bool) -> tuple[bool, ...]:
+    return (False, True) if may_vary else (value,)
 
 
 def _mesh(degrees: Mapping[str, int], ranks: int) -> shape.MeshShape:
