@@ -1,5 +1,6 @@
 """Steps and evaluations on ranks that each have the whole model, as traced functions."""
 
+import contextlib
 import functools
 from collections.abc import Sequence
 from typing import Any
@@ -14,6 +15,7 @@ from tfparallel_trainer.engines import engine
 from tfparallel_trainer.engines.mesh import repetition
 from tfparallel_trainer.objective import (
     checks,
+    empty_windows,
     evaluate,
     metric_sums,
     packed_updates,
@@ -59,7 +61,7 @@ class MeshTrainStep(engine.Step):
         )
         self._is_one_program = replicas[0].is_compiled and replicas[0].data.size == 1
         """Whether XLA compiles the step as a whole."""
-        self._traced: dict[tuple[tuple[bool, ...], bool, bool], Any] = {}
+        self._traced: dict[tuple[tuple[bool, ...], bool, bool, bool], Any] = {}
         self._traits: list[train_step.PhaseTraits] | None = None
         self._checks: replica_referee.ReplicaReferee | None = None
         if leaves_out and checks.defines_phases(replicas[0].model):
@@ -100,7 +102,8 @@ class MeshTrainStep(engine.Step):
                     gives_metrics=True,
                     is_trial=True,
                 )
-                with tf.device(local_replica.device):
+                is_empty = self._all_take_part and not has_part
+                with tf.device(local_replica.device), _padded_if(is_empty):
                     results = self._phases(local_replica, rank_input)
                     outcomes.append(trials.outcome(local_replica, results))
             return outcomes
@@ -121,15 +124,17 @@ class MeshTrainStep(engine.Step):
                 train_step.nothing(self._spec) if part is None else part for part in rank_parts
             ]
         pattern = tuple(part is not None for part in rank_parts)
+        has_empty = all(pattern) and any(part is None for part in batch.parts)
         parts = [part for part in rank_parts if part is not None]
         # If the step is left out, the metrics stay as they were, so the step itself cannot return
         # them.
         gives_metrics = gives_metrics and not self.leaves_out
         fits = batch.examples <= self._batch_size
-        if all(pattern) and fits and not gives_metrics and self._repetition is not None:
+        is_usual = all(pattern) and fits and not gives_metrics and not has_empty
+        if is_usual and self._repetition is not None:
             (output,) = self._repeat(step, [rank_parts], batch.examples, requests[np.newaxis])
             return output
-        vector, values = self._function(pattern, gives_metrics, fits=fits)(
+        vector, values = self._function(pattern, gives_metrics, fits=fits, has_empty=has_empty)(
             tf.constant(step, tf.int64),
             tf.constant(np.append(requests, batch.examples)),
             nest.convert(tf.convert_to_tensor, parts),
@@ -180,17 +185,24 @@ class MeshTrainStep(engine.Step):
         )
 
     def _function(
-        self, pattern: tuple[bool, ...], gives_metrics: bool, *, fits: bool = True
+        self,
+        pattern: tuple[bool, ...],
+        gives_metrics: bool,
+        *,
+        fits: bool = True,
+        has_empty: bool = False,
     ) -> Any:
         if not all(pattern) and self._traits is None:
             # Only a rank that has examples can find the kinds of its model's gradients.
             self._function((True,) * len(pattern), gives_metrics, fits=fits)
-        key = pattern, gives_metrics, fits
+        key = pattern, gives_metrics, fits, has_empty
         if key not in self._traced:
             self._traced[key] = self._trace(*key)
         return self._traced[key]
 
-    def _trace(self, pattern: tuple[bool, ...], gives_metrics: bool, fits: bool) -> Any:
+    def _trace(
+        self, pattern: tuple[bool, ...], gives_metrics: bool, fits: bool, has_empty: bool
+    ) -> Any:
         most = -(-self._batch_size // self._replicas[0].data.size)
 
         def run(step: tf.Tensor, numbers: tf.Tensor, parts: Any) -> Any:
@@ -208,7 +220,7 @@ class MeshTrainStep(engine.Step):
                     maybe_empty=self._all_take_part,
                     gives_metrics=gives_metrics,
                 )
-                with tf.device(local_replica.device):
+                with tf.device(local_replica.device), _padded_if(has_empty):
                     outputs.append(self._rank_step(local_replica, rank_input))
             return outputs[0].pack(), outputs[0].metrics
 
@@ -252,6 +264,11 @@ class MeshTrainStep(engine.Step):
                 before.apply_if(shared.finite, shared.gradients, phase.variables)
         self._traits = [shared.traits for shared in results]
         return results
+
+
+def _padded_if(has_empty: bool) -> contextlib.AbstractContextManager[None]:
+    """The context of a forward pass, of which the examples may be none."""
+    return empty_windows.padded() if has_empty else contextlib.nullcontext()
 
 
 def _unsized_nothing(spec: Any) -> Any:
