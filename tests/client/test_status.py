@@ -35,6 +35,7 @@ STATUS: dict[str, Any] = {
             "lastExit": {"replica": "digits-worker-1", "code": 75, "reason": "peer lost"},
         }
     },
+    "goodput": {"since": "2026-01-01T00:00:30Z", "seconds": {"scheduling": 9, "training": 21}},
     "progress": {"step": 7, "totalSteps": 10, "percent": 70, "metrics": {"loss": "0.5"}},
     "verification": {
         "checks": 3,
@@ -92,6 +93,7 @@ async def test_a_job_is_shown_with_its_replicas_and_placement(namespace: Namespa
         "attempt 2 (after 0 failures, 1 disruptions)",
         "restarts 1 Disruption",
         "progress step 7/10 (70%) loss 0.5",
+        "goodput 70%: training 21s, scheduling 9s",
         "verified Step 4 (3 checks) equals one process: gradients 3e-15 (limit 1e-10)",
         "running ReplicasRunning: 2/2 replicas run or have completed",
         "Worker 2 0 2 0 0 digits-worker-1 exited 75 peer lost",

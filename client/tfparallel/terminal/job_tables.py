@@ -14,6 +14,8 @@ from tfparallel import models
 from tfparallel.terminal import ages, display, placement
 from tfparallel_operator import wall_clock
 from tfparallel_operator.api import job_status, names
+from tfparallel_operator.core.status import goodput
+from tfparallel_trainer.contract import progress as contract_progress
 
 STYLES = {
     names.State.RUNNING: "cyan",
@@ -123,7 +125,7 @@ def show(
     )
     out.print(headline, soft_wrap=True)
     rows = rich_table.Table.grid(padding=(0, 2))
-    for field, value in _facts(job):
+    for field, value in _facts(job, now):
         rows.add_row(f"  {field}", rich_text.Text(value, overflow="fold"))
     out.print(rows)
     for table in (_roles(job.status), _replicas(replicas, now)):
@@ -139,7 +141,7 @@ def show(
         out.print(events_table(events[-_SHOWN_EVENTS:], now, out.width))
 
 
-def _facts(job: models.Job) -> Iterator[tuple[str, str]]:
+def _facts(job: models.Job, now: datetime.datetime) -> Iterator[tuple[str, str]]:
     status = job.status
     yield "namespace", job.namespace
     if status.strategy:
@@ -158,11 +160,24 @@ def _facts(job: models.Job) -> Iterator[tuple[str, str]]:
         if job.state != names.State.RUNNING:
             progress = progress.model_copy(update={"eta": None})
         yield "progress", display.sentence(progress)
+    if (measured := goodput.measure(status, now)) is not None and measured.age:
+        yield "goodput", _describe_goodput(measured)
     if status.verification is not None:
         yield "verified", status.verification.sentence
     for condition in status.conditions:
         if condition.status is job_status.Truth.TRUE:
             yield condition.type.lower(), f"{condition.reason}: {condition.message}"
+
+
+def _describe_goodput(measured: goodput.Goodput) -> str:
+    """Return the share of training, and the time of each activity, longest first."""
+    longest = sorted(measured.seconds.items(), key=lambda item: -item[1])
+    parts = (
+        f"{kind} {contract_progress.format_duration(seconds)}"
+        for kind, seconds in longest
+        if seconds
+    )
+    return f"{measured.share:.0%}: {', '.join(parts)}"
 
 
 def _roles(status: job_status.JobStatus) -> rich_table.Table:
