@@ -13,6 +13,7 @@ from testing.trainer import ranks, weights
 from tfparallel_trainer.comms import collectives
 from tfparallel_trainer.data import arrays, batching
 from tfparallel_trainer.engines.mesh import mesh_steps
+from tfparallel_trainer.objective import lookups
 
 pytestmark = pytest.mark.filterwarnings("ignore:__array__:DeprecationWarning")  # within Keras
 
@@ -27,9 +28,9 @@ TARGETS = RANDOM.normal(size=(N, 1))
 class Table(keras.layers.Layer):
     """A table of which `read` takes rows."""
 
-    def __init__(self, read: Callable[[Any, Any], Any], **options: Any) -> None:
+    def __init__(self, read: Callable[[Any, Any], Any], tokens: int, **options: Any) -> None:
         super().__init__(**options)
-        self.table = keras.layers.Embedding(TOKENS, 5, dtype=self.dtype_policy)
+        self.table = keras.layers.Embedding(tokens, 5, dtype=self.dtype_policy)
         self.read = read
 
     def build(self, shape: Any) -> None:
@@ -64,16 +65,20 @@ OPTIMIZERS: dict[str, Callable[[], Any]] = {
 }
 
 
-def model(read: Callable[[Any, Any], Any], dtype: str | None = None) -> keras.Model:
+def model(
+    read: Callable[[Any, Any], Any], dtype: str | None = None, tokens: int = TOKENS
+) -> keras.Model:
     ids = keras.Input((LENGTH,), dtype="int64")
-    hidden = keras.layers.Dense(4, "tanh")(Table(read, dtype=dtype)(ids))
+    hidden = keras.layers.Dense(4, "tanh")(Table(read, tokens, dtype=dtype)(ids))
     return keras.Model(ids, keras.layers.Dense(1)(hidden))
 
 
-def train(module: Any, source: Any, batch_size: int) -> tuple[list[Any], Any]:
+def train(
+    module: Any, source: Any, batch_size: int, say: Callable[[str], None] | None = None
+) -> tuple[list[Any], Any]:
     """Train replicas once over a source; gives the replicas and the step."""
     replicas = ranks.build(module, (IDS, TARGETS, None), COUNT)
-    step = mesh_steps.MeshTrainStep(module, replicas, source.spec, batch_size)
+    step = mesh_steps.MeshTrainStep(module, replicas, source.spec, batch_size, say=say)
     for number, batch in enumerate(source.epoch(0, 0)):
         step(number, batch, frozenset())
     return replicas, step
@@ -113,7 +118,7 @@ def test_many_bytes_are_added_up_in_a_ring_and_gathered_for_themselves(
     monkeypatch.setattr(collectives, "GATHERED_BYTES", 0)
     module = ranks.module(
         lambda: model(READS["two look-ups"][1]),
-        lambda model: model.compile(keras.optimizers.SGD(0.1), "mse"),
+        lambda model: model.compile(keras.optimizers.Adagrad(0.1), "mse"),
     )
     source = ranks.feed_of((IDS, TARGETS, None), COUNT, BATCH)
     replicas, step = train(module, source, BATCH)
@@ -153,6 +158,59 @@ def test_a_batch_of_more_examples_than_the_job_asks_for_is_trained_like_any_othe
 
     replicas, _ = train(module, Source((IDS, TARGETS, None), division, None), BATCH)
     require_one_process(module, replicas, sizes)
+
+
+@pytest.mark.usefixtures("float64")
+@pytest.mark.parametrize(
+    ("tokens", "optimizer", "is_whole"),
+    [
+        (7, keras.optimizers.SGD(0.1), True),
+        (7, keras.optimizers.SGD(0.1, momentum=0.9, nesterov=True), True),
+        (7, keras.optimizers.Lion(0.01), True),
+        (7, keras.optimizers.Adagrad(0.1, gradient_accumulation_steps=2), True),
+        (7, keras.optimizers.SGD(0.1, clipnorm=0.1), False),
+        (7, keras.optimizers.Adagrad(0.1), False),
+        (70, keras.optimizers.SGD(0.1), False),
+    ],
+)
+@pytest.mark.parametrize("read", ["a row for each id", "two look-ups"])
+def test_a_small_table_is_added_up_as_a_whole_if_its_optimizer_takes_sums(
+    read: str, tokens: int, optimizer: Any, is_whole: bool
+) -> None:
+    configuration = optimizer.get_config()
+
+    def compile_model(model: Any) -> None:
+        model.compile(type(optimizer).from_config(configuration), "mse")
+
+    module = ranks.module(lambda: model(READS[read][1], tokens=tokens), compile_model)
+    source = ranks.feed_of((IDS, TARGETS, None), COUNT, 3)
+    sentences: list[str] = []
+    replicas, _ = train(module, source, 3, sentences.append)
+    require_one_process(module, replicas, [3, 3, 3, 1])
+    path = next(weight.path for weight in replicas[0].model.weights if weight.shape[0] == tokens)
+    of_table = f"ranks add up the whole gradient of {path}: that is fewer bytes"
+    assert [sentence.startswith(of_table) for sentence in sentences] == [True] * is_whole
+
+
+@pytest.mark.usefixtures("float64")
+@pytest.mark.parametrize("repeats_rows", [True, False])
+def test_ranks_that_count_rows_send_each_once(repeats_rows: bool) -> None:
+    values = tf.constant([[1.0], [2.0], [4.0]])
+    rows = tf.constant([5, 5, 3] if repeats_rows else [5, 4, 3], tf.int64)
+    sent: list[Any] = []
+
+    class Group:
+        """Gathers what this rank sends."""
+
+        def gather_rows(self, tensors: list[Any]) -> list[Any]:
+            sent.append(tensors)
+            return tensors
+
+    slices = lookups.Slices(lookups.Lookup(of_batch=True), rows, values)
+    gathered = lookups.gather(Group(), slices, adds_mentions=True)  # type: ignore[arg-type]
+    expected = {5: 3.0, 3: 4.0} if repeats_rows else {5: 1.0, 4: 2.0, 3: 4.0}
+    assert dict(zip(*(tensor.numpy().flatten() for tensor in sent[0]), strict=True)) == expected
+    assert len(gathered.indices) == len(expected)
 
 
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16", "mixed_float16"])

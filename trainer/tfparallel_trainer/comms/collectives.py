@@ -266,6 +266,16 @@ class Communicator:
                 sums[index] = tf.reshape(part, summands[index].shape)
         return sums, stacks[len(packs) :]
 
+    def count_summed_bytes(self, count: int) -> float:
+        """Bytes that a member receives where tensors of so many bytes are summed."""
+        if self._hint is Hint.RING and count * self.size <= GATHERED_BYTES:
+            return self.count_gathered_bytes(count)
+        return 2 * count * (self.size - 1) / self.size
+
+    def count_gathered_bytes(self, count: int) -> float:
+        """Bytes that a member receives where each brings so many."""
+        return count * (self.size - 1)
+
     def reduce_scatter_all(self, tensors: Sequence[tf.Tensor]) -> list[tf.Tensor]:
         """Reduce-scatter (sum) many tensors [members, n]; this member gets its row of each sum.
 

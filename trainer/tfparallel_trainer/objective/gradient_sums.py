@@ -6,10 +6,14 @@ by itself, and clipping takes the norm over mentions. So the gradient of one pro
 batch depends on what names the rows (`lookups`). If the examples name them, the mentions of all
 ranks are gathered, in the order of the examples. That costs the touched rows, not the table. If not
 (a table of positions), all ranks have the same mentions, whose values are added.
+
+SGD and Lion take nothing but the sum for each row, if they do not clip. Then a small table travels
+as a whole, and elsewhere a rank sends each row once, where its message can be that much shorter.
 """
 
 import dataclasses
 import enum
+import math
 from collections.abc import Collection, Sequence
 from typing import Any
 
@@ -17,7 +21,7 @@ import keras
 import tensorflow as tf
 
 from tfparallel_trainer.comms import collectives
-from tfparallel_trainer.objective import lookups, packed_updates
+from tfparallel_trainer.objective import lookups, packed_updates, row_updates
 
 
 class Form(enum.Enum):
@@ -29,6 +33,18 @@ class Form(enum.Enum):
     SPARSE = "sparse"
 
 
+class Exchange(enum.Enum):
+    """What ranks send of a sparse gradient."""
+
+    MENTIONS = "mentions"
+    """Each mention of a row."""
+    ROWS = "rows"
+    """The sum for each row, where ranks tell how many rows they have; elsewhere each mention. Where
+    examples name as many rows, a message has room for all of them, so sums would not shorten it."""
+    TABLE = "table"
+    """The sum for each row of the table."""
+
+
 @dataclasses.dataclass(frozen=True, slots=True)
 class Kind:
     """The kind of a variable's gradient, the same on every rank that has examples."""
@@ -36,6 +52,7 @@ class Kind:
     form: Form
     sources: tuple[lookups.Lookup, ...] = ()
     """The look-ups that a sparse gradient comes from, in the order of its slices."""
+    exchange: Exchange = Exchange.MENTIONS
 
 
 def classify(gradient: Any, known_rows: Collection[lookups.Rows] | None = None) -> Kind:
@@ -45,6 +62,37 @@ def classify(gradient: Any, known_rows: Collection[lookups.Rows] | None = None) 
     if isinstance(gradient, tf.IndexedSlices):
         return Kind(Form.SPARSE, lookups.find_lookups(gradient, known_rows))
     return Kind(Form.DENSE)
+
+
+def choose_exchange(
+    kind: Kind, variable: Any, data: collectives.Communicator, optimizer: Any, full_part: int
+) -> Kind:
+    """Choose what ranks send of a gradient, from what is the same on each of them.
+
+    A table travels as a whole if that is fewer bytes than the rows of a full batch. Of this, a rank
+    has up to `full_part` examples.
+    """
+    if kind.form is not Form.SPARSE or not row_updates.adds_mentions(optimizer):
+        return kind
+    exchange = Exchange.ROWS
+    counts = [lookup.rows_per_example for lookup in kind.sources if lookup.of_batch]
+    if counts and None not in counts:
+        rows = full_part * sum(count or 0 for count in counts)
+        row_bytes = math.prod(variable.shape[1:]) * tf.as_dtype(variable.dtype).size
+        gathered = data.count_gathered_bytes(rows * (row_bytes + tf.int64.size))
+        if gathered > data.count_summed_bytes(variable.shape[0] * row_bytes):
+            exchange = Exchange.TABLE
+    return dataclasses.replace(kind, exchange=exchange)
+
+
+def describe_tables(kinds: Sequence[Kind], variables: Sequence[Any]) -> str:
+    """Return which sparse gradients travel as whole tables, for people; empty if none does."""
+    paths = [
+        variable.path
+        for kind, variable in zip(kinds, variables, strict=True)
+        if kind.exchange is Exchange.TABLE
+    ]
+    return f"ranks add up the whole gradient of {', '.join(paths)}" if paths else ""
 
 
 def zeros(kinds: Sequence[Kind], variables: Sequence[Any]) -> list[Any]:
@@ -93,16 +141,14 @@ def all_reduce(
     """
     if data.size == 1:
         return [*gradients, *also]
-    slices = {
-        index: lookups.add([lookups.divide(gradient, kinds[index].sources)])
-        for index, gradient in enumerate(gradients)
-        if kinds[index].form is Form.SPARSE
-    }
-    dense = {
-        index: tf.ensure_shape(gradient, variables[index].shape)
-        for index, gradient in enumerate(gradients)
-        if kinds[index].form is Form.DENSE
-    }
+    slices, dense = {}, {}
+    for index, (gradient, kind) in enumerate(zip(gradients, kinds, strict=True)):
+        if kind.form is Form.DENSE:
+            dense[index] = tf.ensure_shape(gradient, variables[index].shape)
+        elif kind.exchange is Exchange.TABLE:
+            dense[index] = _table(gradient, variables[index])
+        elif kind.form is Form.SPARSE:
+            slices[index] = lookups.add([lookups.divide(gradient, kind.sources)])
     repeated, blocks = [], []
     for part in (part for parts in slices.values() for part in parts):
         if part.lookup.rows:
@@ -115,15 +161,16 @@ def all_reduce(
     for index, total in zip(dense, sums, strict=False):
         totals[index] = total
 
-    def join(part: lookups.Slices) -> lookups.Slices:
+    def join(part: lookups.Slices, exchange: Exchange) -> lookups.Slices:
         if part.lookup.rows:
             return part.with_values(next(lookup_sums))
         if shares and part.lookup.rows_per_example is not None:
             return lookups.unpad(part, shares, next(row_stacks), next(row_stacks))
-        return lookups.gather(data, part)
+        return lookups.gather(data, part, adds_mentions=exchange is Exchange.ROWS)
 
     for index, parts in slices.items():
-        totals[index] = lookups.join([join(part) for part in parts], gradients[index].dense_shape)
+        joined = [join(part, kinds[index].exchange) for part in parts]
+        totals[index] = lookups.join(joined, gradients[index].dense_shape)
     return [*totals, *lookup_sums]
 
 
@@ -155,6 +202,11 @@ def all_finite(tensors: Sequence[tf.Tensor]) -> tf.Tensor:
 def values(gradient: Any) -> tf.Tensor:
     """The values of a gradient, without the rows that they belong to."""
     return gradient.values if isinstance(gradient, tf.IndexedSlices) else gradient
+
+
+def _table(gradient: tf.IndexedSlices, variable: Any) -> tf.Tensor:
+    rows = tf.math.unsorted_segment_sum(gradient.values, gradient.indices, variable.shape[0])
+    return tf.ensure_shape(rows, variable.shape)
 
 
 def _zero(kind: Kind, variable: Any) -> Any:

@@ -101,9 +101,16 @@ def add(parts: Iterable[Sequence[Slices]]) -> list[Slices]:
     return [*([_concatenated(by_batch)] if by_batch else []), *sums]
 
 
-def gather(data: collectives.Communicator, slices: Slices) -> Slices:
-    """Join the slices of all ranks, or add them up if each rank has those of the same rows."""
+def gather(
+    data: collectives.Communicator, slices: Slices, *, adds_mentions: bool = False
+) -> Slices:
+    """Join the slices of all ranks, or add them up if each rank has those of the same rows.
+
+    If `adds_mentions`, a rank sends the sum for each row instead of each mention.
+    """
     if slices.lookup.of_batch:
+        if adds_mentions:
+            slices = _add_mentions(slices)
         indices, values = data.gather_rows([slices.indices, slices.values])
         return Slices(slices.lookup, indices, values)
     places = tf.range(tf.size(slices.indices, tf.int64))
@@ -114,6 +121,12 @@ def gather(data: collectives.Communicator, slices: Slices) -> Slices:
         tf.math.unsorted_segment_max(indices, places, count),
         tf.math.unsorted_segment_sum(values, places, count),
     )
+
+
+def _add_mentions(slices: Slices) -> Slices:
+    rows, places = tf.unique(slices.indices)
+    values = tf.math.unsorted_segment_sum(slices.values, places, tf.size(rows))
+    return Slices(slices.lookup, rows, values)
 
 
 def pad(slices: Slices, shares: Shares, rank: int) -> list[tf.Tensor]:

@@ -15,6 +15,16 @@ import tensorflow as tf
 
 _KINDS = (keras.optimizers.SGD, keras.optimizers.Adagrad)
 """Optimizers that change no other rows. With momentum, SGD makes a gradient dense by itself."""
+_LINEAR = (keras.optimizers.SGD, keras.optimizers.Lion)
+"""Optimizers that take a gradient as it is, and neither square it nor take its absolute value."""
+_ACCUMULATING = (
+    *_KINDS,
+    keras.optimizers.Adam,
+    keras.optimizers.AdamW,
+    keras.optimizers.RMSprop,
+    keras.optimizers.Lion,
+)
+"""Optimizers whose accumulated gradients are known to be added up as Keras' base class does it."""
 
 
 def adapt(optimizer: Any, *, for_xla: bool = False) -> Any:
@@ -32,6 +42,19 @@ def adapt(optimizer: Any, *, for_xla: bool = False) -> Any:
 def keeps_rows(optimizer: Any) -> bool:
     """Whether a gradient may stay sparse for an optimizer, although Keras would make it dense."""
     return type(optimizer) in _KINDS
+
+
+def adds_mentions(optimizer: Any) -> bool:
+    """Whether an update depends on a sparse gradient only by the sum that it gives for each row.
+
+    Other optimizers of Keras square each mention of a row by itself, and clipping looks at each
+    mention. Accumulated gradients are tables, in which Keras has added mentions up before.
+    """
+    kind = type(optimizer)
+    if kind in _ACCUMULATING and optimizer.gradient_accumulation_steps:
+        return True
+    clips = (optimizer.clipnorm, optimizer.global_clipnorm, optimizer.clipvalue)
+    return kind in _LINEAR and not any(clips)
 
 
 @functools.cache

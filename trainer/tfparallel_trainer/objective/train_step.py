@@ -94,6 +94,9 @@ class RankInput:
     """Number of examples of all ranks in this step, float64; None: not known."""
     most_examples: int | None = None
     """No rank has more in this step, which is divided as `order.split` does; None: not known."""
+    full_part: int | None = None
+    """No rank has more in a full batch, by which ranks choose what they send of sparse gradients.
+    None: they send each mention of a row."""
     traits: Sequence[PhaseTraits] | None = None
     """Traits of each phase. A rank without examples cannot find them itself."""
     maybe_empty: bool = False
@@ -230,6 +233,13 @@ def _compute_rank(
         seed = replica.data.only_first(tf.ones((), penalty.dtype))  # once, not for each rank
         gradients = _backward(phase, tape, fractions, (penalty, seed), scales)
         kinds = [gradient_sums.classify(gradient) for gradient in gradients]
+        if rank_input.full_part is not None:
+            kinds = [
+                gradient_sums.choose_exchange(
+                    kind, variable, replica.data, phase.optimizer, rank_input.full_part
+                )
+                for kind, variable in zip(kinds, variables, strict=True)
+            ]
         if rank_input.maybe_empty:
             gradients = gradient_sums.zero_if_empty(tf.equal(count, 0), gradients, variables)
     return (

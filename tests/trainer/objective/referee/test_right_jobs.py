@@ -27,8 +27,12 @@ def adam(model: Any) -> None:
     )
 
 
-def sentences() -> Any:
-    first = keras.Input((None,), dtype="int32")
+def momentum(model: Any) -> None:
+    model.compile(keras.optimizers.SGD(0.1, momentum=0.9), "mse", metrics=["mae"])
+
+
+def sentences(length: int | None = None) -> Any:
+    first = keras.Input((length,), dtype="int32")
     x = LAYERS.Embedding(9, 4, mask_zero=True)(first)
     return keras.Model(first, LAYERS.Dense(2)(LAYERS.GlobalAveragePooling1D()(x)))
 
@@ -58,6 +62,15 @@ def test_a_right_job_passes_all_checks(build: Any, examples: Any) -> None:
     for check in checks:
         assert not check.omitted
         assert set(check.differences) >= set(QUANTITIES) - {QUANTITIES.NON_TRAINABLE_STATE}
+        assert all(quantity.value < 1e-12 for quantity in check.differences.values())
+
+
+@pytest.mark.usefixtures("float64")
+def test_a_table_that_ranks_add_up_as_a_whole_is_compared_with_the_rows_of_one_process() -> None:
+    checks = list(faults.checks_of(lambda: sentences(5), momentum, tokens()))
+    assert checks
+    for check in checks:
+        assert not check.omitted
         assert all(quantity.value < 1e-12 for quantity in check.differences.values())
 
 

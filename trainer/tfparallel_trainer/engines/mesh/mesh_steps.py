@@ -2,7 +2,7 @@
 
 import contextlib
 import functools
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -17,6 +17,7 @@ from tfparallel_trainer.objective import (
     checks,
     empty_windows,
     evaluate,
+    gradient_sums,
     metric_sums,
     packed_updates,
     row_updates,
@@ -48,13 +49,17 @@ class MeshTrainStep(engine.Step):
         verify: job_file.Verify = job_file.Verify.OFF,
         targets: Any = None,
         may_repeat: bool = False,
+        say: Callable[[str], None] | None = None,
     ) -> None:
+        """`say` takes what a trace shows, for the log."""
         parts = replicas[0].data.size
         super().__init__(module, replicas[0], parts, targets, leaves_out=leaves_out)
         self._replicas = replicas
         self._spec = spec
         self._batch_size = batch_size
+        self._full_part = -(-batch_size // parts)
         self._may_repeat = may_repeat
+        self._say = say
         # In the sums within the forward pass, or in what it assigns.
         self._all_take_part = any(
             synchrony.layers(replica.model) or replica.updates for replica in replicas
@@ -97,6 +102,7 @@ class MeshTrainStep(engine.Step):
                     requests=tf.zeros((0,), tf.float64),
                     examples=examples,
                     most_examples=sampling.MOST,
+                    full_part=self._full_part,
                     traits=self._traits,
                     maybe_empty=self._all_take_part,
                     gives_metrics=True,
@@ -197,14 +203,15 @@ class MeshTrainStep(engine.Step):
             self._function((True,) * len(pattern), gives_metrics, fits=fits)
         key = pattern, gives_metrics, fits, has_empty
         if key not in self._traced:
+            is_first = not self._traced
             self._traced[key] = self._trace(*key)
+            if is_first and self._say is not None:
+                self._describe_tables(self._say)
         return self._traced[key]
 
     def _trace(
         self, pattern: tuple[bool, ...], gives_metrics: bool, fits: bool, has_empty: bool
     ) -> Any:
-        most = -(-self._batch_size // self._replicas[0].data.size)
-
         def run(step: tf.Tensor, numbers: tf.Tensor, parts: Any) -> Any:
             remaining, first = iter(parts), self._replicas[0]
             requests, examples = numbers[:-1], numbers[-1]
@@ -215,7 +222,8 @@ class MeshTrainStep(engine.Step):
                     step=step,
                     requests=requests if local_replica is first else tf.zeros_like(requests),
                     examples=examples,
-                    most_examples=most if fits else None,
+                    most_examples=self._full_part if fits else None,
+                    full_part=self._full_part,
                     traits=self._traits,
                     maybe_empty=self._all_take_part,
                     gives_metrics=gives_metrics,
@@ -237,6 +245,13 @@ class MeshTrainStep(engine.Step):
                 tf.TensorSpec((engine.REQUESTS + 1,), tf.float64),
                 [self._spec for has_part in pattern if has_part],
             )
+
+    def _describe_tables(self, say: Callable[[str], None]) -> None:
+        phases = zip(self._replica.computations, self._traits or (), strict=True)
+        for phase, traits in phases:
+            sentence = gradient_sums.describe_tables(traits.kinds, phase.variables)
+            if sentence:
+                say(f"{sentence}: that is fewer bytes than the rows of a batch")
 
     def _rank_step(
         self, replica: Replica, rank_input: train_step.RankInput

@@ -25,7 +25,7 @@ from tfparallel_trainer.engines.split.model import (
 from tfparallel_trainer.engines.split.pipeline import cutting
 from tfparallel_trainer.engines.split.pipeline.partition import Partition
 from tfparallel_trainer.objective import evaluate, gradient_sums, lookups, replica
-from tfparallel_trainer.objective.gradient_sums import Kind
+from tfparallel_trainer.objective.gradient_sums import Exchange, Kind
 
 
 class Clock:
@@ -125,7 +125,9 @@ class RankModel:
 
     def kind(self, key: str, gradient: Any) -> Kind:
         """The kind of a weight's gradient, from the nodes of this rank."""
-        return gradient_sums.classify(gradient, self.rows.get(key, ()))
+        kind = gradient_sums.classify(gradient, self.rows.get(key, ()))
+        exchange = Exchange.ROWS if self.optimizer.adds_mentions else Exchange.MENTIONS
+        return dataclasses.replace(kind, exchange=exchange)
 
     def penalty(self) -> float:
         """The regularisation of the weights that it owns."""

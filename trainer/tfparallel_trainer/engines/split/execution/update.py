@@ -29,6 +29,8 @@ class ShardOptimizer:
         self._variables = list(variables)
         self._global_clipnorm = self._inner.global_clipnorm
         self._clipnorm, self._clipvalue = self._inner.clipnorm, self._inner.clipvalue
+        self.adds_mentions = row_updates.adds_mentions(keras_optimizer)
+        """Whether ranks may send the sum for each row of a sparse gradient."""
         self._steps = self._inner.gradient_accumulation_steps or 1
         self._factor = self._inner.loss_scale_factor
         self._inner.clipnorm = self._inner.clipvalue = self._inner.global_clipnorm = None
