@@ -252,7 +252,16 @@ def _job(path: str) -> job_file.JobFile:
 
 def progress_target(env: Mapping[str, str]) -> ProgressTarget | None:
     """The target of progress in the environment."""
-    url = env.get(environment.PROGRESS_URL)
+    return _target(env, environment.PROGRESS_URL)
+
+
+def agent_target(env: Mapping[str, str]) -> ProgressTarget | None:
+    """The target of an agent's questions in the environment."""
+    return _target(env, environment.AGENT_URL)
+
+
+def _target(env: Mapping[str, str], name: str) -> ProgressTarget | None:
+    url = env.get(name)
     if not url:
         return None
     token = env.get(environment.PROGRESS_TOKEN_FILE)

@@ -48,6 +48,13 @@ PROGRESS_SECONDS = "TFPARALLEL_PROGRESS_SECONDS"
 `progress.MIN_INTERVAL_SECONDS`.
 One machine that runs one job takes them more often than a cluster's operator."""
 
+REPLICA_ATTEMPT = "TFPARALLEL_REPLICA_ATTEMPT"
+"""Restarts of this replica within the attempt, when its container starts; absent: 0."""
+
+AGENT_URL = "TFPARALLEL_AGENT_URL"
+"""Where the first process of a container, the agent, asks what follows a run of the trainer.
+It uses the token and the certificates of progress. Absent: the container ends with the trainer."""
+
 GRACE_SECONDS = "TFPARALLEL_GRACE_SECONDS"
 """Whole seconds from SIGTERM until the replica is killed; absent: 30, Kubernetes' default."""
 

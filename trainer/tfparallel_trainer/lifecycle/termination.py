@@ -13,6 +13,7 @@ import threading
 import time
 import traceback
 from collections.abc import Callable, Iterator
+from typing import NoReturn
 
 from tfparallel_trainer import errors
 from tfparallel_trainer.contract import environment, exits
@@ -158,7 +159,7 @@ def give_up(out: console.Console, error: errors.TrainerError) -> None:
     end(exit_of(out, error, "trainer"))
 
 
-def end(code: int) -> None:
+def end(code: int) -> NoReturn:
     """End the process at once: TensorFlow's threads may wait for peers that are gone."""
     farewells.say()
     sys.stdout.flush()

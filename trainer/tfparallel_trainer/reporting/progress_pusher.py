@@ -1,17 +1,15 @@
 """Pushes progress to whoever asked for it, from a thread that training never waits for."""
 
-import contextlib
 import http.client
 import math
-import ssl
 import threading
 import time
 import urllib.error
-import urllib.request
 from collections.abc import Callable
 
 from tfparallel_trainer import process_settings
 from tfparallel_trainer.contract import limits, progress
+from tfparallel_trainer.reporting import posting
 
 END_SECONDS = 2.0
 """What a run that was asked to end, or has failed, gives its last report."""
@@ -96,7 +94,7 @@ class Pusher:
     def _push(self, target: process_settings.ProgressTarget, report: progress.Report) -> bool:
         """Send a report; whether it was taken, or never will be."""
         try:
-            _post(target, report, max(0.1, min(_REQUEST_SECONDS, self._left)))
+            posting.post(target, _body(report), max(0.1, min(_REQUEST_SECONDS, self._left)))
         except (OSError, ValueError, http.client.HTTPException) as error:
             status = error.code if isinstance(error, urllib.error.HTTPError) else None
             if status != _TOO_SOON:
@@ -108,23 +106,6 @@ class Pusher:
             self._say("progress is reported again")
         self._working = True
         return True
-
-
-def _post(target: process_settings.ProgressTarget, report: progress.Report, limit: float) -> None:
-    headers = {"Content-Type": "application/json"}
-    if target.token_file is not None:
-        token = target.token_file.read_text(encoding="utf-8").strip()
-        headers["Authorization"] = f"Bearer {token}"
-    if not target.url.startswith(("http:", "https:")):
-        raise ValueError(f"the address {target.url} is neither http nor https")
-    authorities = None if target.ca_file is None else str(target.ca_file)
-    opener = urllib.request.build_opener(
-        urllib.request.ProxyHandler({}),  # The token is for the operator, not for a proxy.
-        urllib.request.HTTPSHandler(context=ssl.create_default_context(cafile=authorities)),
-    )
-    request = urllib.request.Request(target.url, _body(report), headers, method="POST")  # noqa: S310
-    with contextlib.closing(opener.open(request, timeout=limit)) as response:
-        response.read(1024)
 
 
 def _body(report: progress.Report) -> bytes:

@@ -13,7 +13,15 @@ import signal
 import typing
 import uuid
 
-from tfparallel.backends.local import folders, launch, process, process_limits, record, watcher
+from tfparallel.backends.local import (
+    containers,
+    folders,
+    launch,
+    process,
+    process_limits,
+    record,
+    watcher,
+)
 from tfparallel.job_source import key_maps
 from tfparallel_operator import wall_clock
 from tfparallel_operator.api import job_status, names, types
@@ -21,19 +29,19 @@ from tfparallel_operator.core import decision, layout, observation, replicas
 from tfparallel_operator.core.layout import Layout
 from tfparallel_operator.core.pods import host_network
 from tfparallel_operator.core.status import conditions
-from tfparallel_trainer.contract import progress
+from tfparallel_trainer.contract import agents, environment, progress
+
+_NOT_BEGUN = 128 + signal.SIGTERM
+"""Exit code of a run that was ended before it began."""
 
 
 @dataclasses.dataclass(slots=True)
 class _Pod:
-    """A pod that exists, and its process."""
+    """A pod that exists."""
 
     uid: str
     replica: replicas.Replica
-    attempt: int
-    replica_attempt: int
-    log: typing.TextIO
-    running: process.Process | None = None
+    run: agents.Run
     phase: observation.Phase = observation.Phase.PENDING
     exit: observation.Exit | None = None
     deleting: bool = False
@@ -66,6 +74,9 @@ class LocalCluster:
         self._tasks = tasks
         self._changed = asyncio.Event()
         self._pods: dict[str, _Pod] = {}
+        self._containers: dict[str, containers.Container] = {}
+        """The processes that live, by the names of their pods."""
+        self._agents_url = ""
         self._created: set[tuple[str, str]] = set()
         self._config: observation.Config | None = None
         self._by_name = {
@@ -104,6 +115,22 @@ class LocalCluster:
             self._record_pods()
         return changed or bool(decided.deletions or decided.creations)
 
+    def listen(self, agents_url: str) -> None:
+        """Let agents ask at an address, to which they add the names of their pods."""
+        self._agents_url = agents_url
+
+    def respond(self, name: str, end: agents.RunEnd) -> agents.AgentResponse:
+        """Record the end of a run in a pod, and answer its agent."""
+        container = self._containers.get(name)
+        if container is None or not container.has_agent:
+            return agents.AgentResponse(instruction=agents.Instruction.EXIT)
+        was_running = container.is_running
+        answer = container.respond(end)
+        pod = self._pods.get(name)
+        if was_running and end.run == container.run and pod is not None:
+            self._end(name, pod, self._describe(name, end.code))
+        return answer
+
     def report(self, received: progress.Report) -> None:
         """Write a report of the coordinator into the status."""
         now = self._clock().replace(microsecond=0)
@@ -131,7 +158,7 @@ class LocalCluster:
 
     async def emptied(self) -> None:
         """Wait until no process is left."""
-        while any(pod.running is not None for pod in self._pods.values()):
+        while self._containers:
             await self.wait(None)
 
     def suspend(self, received: signal.Signals) -> None:
@@ -149,15 +176,13 @@ class LocalCluster:
 
     def stop(self) -> None:
         """Ask every process to end, and kill it when its grace period is over."""
-        for pod in self._pods.values():
-            if pod.running is not None:
-                pod.running.terminate()
+        for container in self._containers.values():
+            container.running.terminate()
 
     def kill(self) -> None:
         """End every process at once."""
-        for pod in self._pods.values():
-            if pod.running is not None:
-                pod.running.kill()
+        for container in self._containers.values():
+            container.running.kill()
 
     def _write(self, status: job_status.JobStatus) -> None:
         """Write the status, also to disk, so that it records the attempt before its pods exist."""
@@ -183,49 +208,83 @@ class LocalCluster:
         if name in self._pods:
             raise ValueError(f"pod {name} exists: its end was not waited for")
         labels = manifest["metadata"]["labels"]
-        pod = _Pod(
-            uid=str(uuid.uuid4()),
-            replica=self._by_name[name],
+        run = agents.Run(
             attempt=int(labels[names.LABEL_ATTEMPT]),
             replica_attempt=int(labels[names.LABEL_REPLICA_ATTEMPT]),
-            log=self._open_log(name),
         )
+        pod = _Pod(uid=str(uuid.uuid4()), replica=self._by_name[name], run=run)
         self._pods[name] = pod
         translation = self._launcher.translate(manifest, self._config_maps)
-
-        def take(line: str) -> None:
-            pod.log.write(f"{line}\n")
-            self._observer.line(pod.replica.name, line)
-
         try:
             folders.empty(self._folders.failure(name))
             for folder in translation.needed:
                 folder.prepare()
             translation.launch.folder.mkdir(parents=True, exist_ok=True)
-            pod.running = await process.Process.start(translation.launch, take)
+            await self._run(name, pod, translation)
         except OSError as error:
             self._end(name, pod, observation.Exit(-1, "StartError", str(error), self._clock()))
             return
         pod.phase = observation.Phase.RUNNING
         self._record_change(name, pod)
         self.wake()
-        self._tasks.create_task(self._follow(name, pod, pod.running))
 
-    async def _follow(self, name: str, pod: _Pod, running: process.Process) -> None:
-        code = await running.wait()
-        reason = "Error" if code else "Completed"
-        failure_message = self._folders.failure(name).read_text(encoding="utf-8", errors="replace")
+    async def _run(self, name: str, pod: _Pod, translation: launch.Translation) -> None:
+        """Give the pod's run to an agent that waits for one, or start a process for it."""
+        started = self._with_agent(name, pod, translation)
+        earlier = self._containers.pop(name, None)
+        if earlier is not None:
+            if earlier.fits(started):
+                earlier.next_run = pod.run
+                self._containers[name] = earlier
+                return
+            earlier.running.kill()
+        log = self._open_log(name)
+
+        def take(line: str) -> None:
+            log.write(f"{line}\n")
+            self._observer.line(pod.replica.name, line)
+
+        try:
+            running = await process.Process.start(started, take)
+        except OSError:
+            log.close()
+            raise
+        container = containers.Container(running, started, log, pod.run, translation.has_agent)
+        self._containers[name] = container
+        self._tasks.create_task(self._follow(name, container))
+
+    def _with_agent(self, name: str, pod: _Pod, translation: launch.Translation) -> process.Launch:
+        """Return the launch, with the address at which an agent asks."""
+        if not translation.has_agent:
+            return translation.launch
+        variables = {
+            environment.AGENT_URL: f"{self._agents_url}/{name}",
+            environment.REPLICA_ATTEMPT: str(pod.run.replica_attempt),
+        }
+        merged = {**translation.launch.environment, **variables}
+        return dataclasses.replace(translation.launch, environment=merged)
+
+    async def _follow(self, name: str, container: containers.Container) -> None:
+        code = await container.running.wait()
+        container.log.close()
+        if self._containers.get(name) is not container:
+            return
+        del self._containers[name]
+        pod = self._pods.get(name)
+        if pod is not None and not pod.phase.ended:
+            self._end(name, pod, self._describe(name, code))
+        self.wake()
+
+    def _describe(self, name: str, code: int) -> observation.Exit:
+        """Return how a run has ended, with the sentence that it left about that."""
+        message = self._folders.failure(name).read_text(encoding="utf-8", errors="replace")
         limit = process_limits.describe(code, len(self._by_name))
-        failure_message = (
-            ". ".join(filter(None, (failure_message.strip().rstrip("."), limit)))
-            if limit
-            else failure_message
-        )
-        self._end(name, pod, observation.Exit(code, reason, failure_message, self._clock()))
+        if limit:
+            message = ". ".join(filter(None, (message.strip().rstrip("."), limit)))
+        reason = "Error" if code else "Completed"
+        return observation.Exit(code, reason, message, self._clock())
 
     def _end(self, name: str, pod: _Pod, how: observation.Exit) -> None:
-        pod.log.close()
-        pod.running = None
         pod.exit = how
         pod.phase = observation.Phase.FAILED if how.code else observation.Phase.SUCCEEDED
         self._record_change(name, pod)
@@ -245,10 +304,13 @@ class LocalCluster:
         if pod is None or pod.uid != deletion.uid:
             return
         pod.deleting = True
-        if pod.running is None:
+        container = self._containers.get(deletion.name)
+        if container is not None:
+            container.end_run()
+        if pod.phase.ended or container is None:
             del self._pods[deletion.name]
-        else:
-            pod.running.terminate()
+        elif not container.is_running:  # Its agent has not begun the run.
+            self._end(deletion.name, pod, self._describe(deletion.name, _NOT_BEGUN))
 
     def _open_log(self, name: str) -> typing.TextIO:
         """Open a pod's log. It keeps the lines of earlier attempts."""
@@ -261,8 +323,8 @@ def _observed(name: str, pod: _Pod) -> observation.Pod:
         name=name,
         uid=pod.uid,
         replica=pod.replica,
-        attempt=pod.attempt,
-        replica_attempt=pod.replica_attempt,
+        attempt=pod.run.attempt,
+        replica_attempt=pod.run.replica_attempt,
         phase=pod.phase,
         deleting=pod.deleting,
         exit=pod.exit,

@@ -18,7 +18,7 @@ from tfparallel.backends.local import (
 from tfparallel.job_source import key_maps
 from tfparallel_operator.api import accelerators, load, names, paths, pods
 from tfparallel_operator.core import decision
-from tfparallel_operator.core.pods import expansion
+from tfparallel_operator.core.pods import expansion, progress_report, trainer_container
 from tfparallel_trainer.contract import environment
 
 GRACE_SECONDS = 10
@@ -48,6 +48,7 @@ _NO_PROXY = ("no_proxy", "NO_PROXY")
 """Hosts without a proxy. Otherwise, gRPC and urllib would connect to loopback through a proxy."""
 
 _PYTHONS = ("python", "python3")
+_FORKS = sys.platform == "linux"
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -58,6 +59,8 @@ class Translation:
     needed: Sequence[folders.VolumeFolder]
     output: pathlib.Path | None
     """The folder in which the shipped trainer writes; None: the command names no such folder."""
+    has_agent: bool = False
+    """Whether the process is an agent, which may outlive its pod and run the next one."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -107,6 +110,14 @@ class Launcher:
         wrapper = self.wrappers.get(manifest["metadata"]["name"], ())
         grace = spec.termination_grace_period_seconds
         output = resolved.get(environment.OUTPUT_DIR)
+        needed = [folder for _, folder in mounts]
+        has_agent = not wrapper and _is_agent(container)
+        if has_agent:
+            token = self._token(manifest["metadata"]["name"])
+            needed.append(token)
+            resolved.setdefault(
+                environment.PROGRESS_TOKEN_FILE, str(token.path / progress_report.TOKEN_FILE)
+            )
         return Translation(
             launch=process.Launch(
                 command=[*wrapper, *_with_this_python(command)],
@@ -114,9 +125,15 @@ class Launcher:
                 folder=self._folder(container, local),
                 grace_seconds=float(GRACE_SECONDS if grace is None else grace),
             ),
-            needed=[folder for _, folder in mounts],
+            needed=needed,
             output=None if output is None else pathlib.Path(output),
+            has_agent=has_agent,
         )
+
+    def _token(self, pod: str) -> folders.VolumeFolder:
+        """Return the folder of the token with which an agent asks, as the coordinator reports."""
+        path = self.disk.layout.projected(pod, "agent")
+        return folders.VolumeFolder(path, {progress_report.TOKEN_FILE: self.disk.token})
 
     def _sources(self, config_maps: key_maps.KeyMaps) -> container_variables.Sources:
         objects = {
@@ -181,6 +198,12 @@ def _runs_trainer(container: pods.Container) -> bool:
     Then paths refer to the image's workspace.
     """
     return any(variable.name == environment.JOB_FILE for variable in container.env)
+
+
+def _is_agent(container: pods.Container) -> bool:
+    """Whether the trainer is the command itself, on a system where a fork with TensorFlow works."""
+    command = (*container.command, *container.args)
+    return _runs_trainer(container) and command == trainer_container.COMMAND and _FORKS
 
 
 def _command(container: pods.Container) -> list[str]:

@@ -118,7 +118,8 @@ async def _live(
     local: cluster.LocalCluster, token: str, observer: watcher.Watcher, clock: wall_clock.Clock
 ) -> signal.Signals | None:
     """Run the job until it has ended or a signal ends it; return the signal."""
-    async with progress_endpoint.endpoint(local.job, token, local.report) as url:
+    async with progress_endpoint.endpoint(local.job, token, local.report, local.respond) as url:
+        local.listen(f"{url}{progress_endpoint.AGENTS_PATH}")
         settings = installation.InstallationSettings(
             trainer_image=TRAINER_IMAGE,
             progress_url=url,

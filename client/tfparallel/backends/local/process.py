@@ -77,6 +77,14 @@ class Process:
         """Ask the command to end, and kill it after its grace period."""
         self._order(supervisor.TERMINATE)
 
+    def interrupt(self) -> None:
+        """Ask an agent to end its run and to stay, and kill it if it does not respond in time."""
+        self._order(supervisor.INTERRUPT)
+
+    def confirm_response(self) -> None:
+        """Let an agent live that has responded to an interruption."""
+        self._order(supervisor.RESPONDED)
+
     def kill(self) -> None:
         """Kill the command and all processes that it started."""
         self._order(supervisor.KILL)

@@ -14,8 +14,9 @@ becomes the parent of processes that lose theirs. This file imports the standard
 runner starts it by its path, with `python -I -S`, which takes a few hundredths of a second.
 
 Orders on the socket: T terminate (SIGTERM, after the grace SIGKILL), K kill at once, end of file
-as T. The command writes its id there before it becomes the command, and nobody writes after that.
-So a runner whose supervisor was killed reads the id, or the end of the file if nothing was
+as T, I interrupt (SIGUSR1, after the grace and a margin SIGKILL), R the interrupted command has
+responded. The command writes its id there before it becomes the command, and nobody writes after
+that. So a runner whose supervisor was killed reads the id, or the end of the file if nothing was
 started. The supervisor exits with the command's exit code, 128 + n when signal n ended it, 126 or
 127 when it could not be started.
 """
@@ -33,10 +34,15 @@ import time
 
 TERMINATE = b"T"
 KILL = b"K"
+INTERRUPT = b"I"
+RESPONDED = b"R"
 CANNOT_RUN = 126
 NOT_FOUND = 127
 
 _PR_SET_CHILD_SUBREAPER = 36
+_INTERRUPT_SECONDS = 5.0
+"""How much longer than its grace an interrupted command may take: it ends a process of its own."""
+
 _ADOPTED_ROUNDS = 200
 _ROUND_SECONDS = 0.01
 
@@ -55,6 +61,7 @@ class _Supervisor:
         )
         self._grace = grace
         self._deadline: float | None = None
+        self._is_ending = False
 
     def follow(self, control: socket.socket, signals: int) -> int:
         """Carry out orders until the command has ended; return its exit code."""
@@ -65,10 +72,7 @@ class _Supervisor:
                 self._terminate()
             if control in ready:
                 order = _read(control)
-                if order == KILL:
-                    self._signal_group(signal.SIGKILL)
-                else:
-                    self._terminate()
+                self._carry_out(order)
                 if not order:
                     sources.remove(control)
             if self._left() == 0:
@@ -79,14 +83,31 @@ class _Supervisor:
         code = self._process.returncode
         return code if code >= 0 else 128 - code
 
+    def _carry_out(self, order: bytes) -> None:
+        if order == KILL:
+            self._signal_group(signal.SIGKILL)
+        elif order == INTERRUPT:
+            self._interrupt()
+        elif order != RESPONDED:
+            self._terminate()
+        elif not self._is_ending:
+            self._deadline = None
+
     def _left(self) -> float | None:
         return None if self._deadline is None else max(0.0, self._deadline - time.monotonic())
 
     def _terminate(self) -> None:
         """Ask only the command to end, as a kubelet does. The command tells its own children."""
-        if self._deadline is None:
+        if not self._is_ending:
+            self._is_ending = True
             self._deadline = time.monotonic() + self._grace
             self._process.terminate()
+
+    def _interrupt(self) -> None:
+        """Ask the command to end what it does, and to stay."""
+        if not self._is_ending:
+            self._deadline = time.monotonic() + self._grace + _INTERRUPT_SECONDS
+            self._process.send_signal(signal.SIGUSR1)
 
     def _signal_group(self, number: signal.Signals) -> None:
         with contextlib.suppress(ProcessLookupError):

@@ -8,7 +8,9 @@ from tfparallel_operator.core import installation
 from tfparallel_operator.core.pods import claims, containers, sources
 from tfparallel_trainer.contract import environment
 
-_COMMAND = ("python", "-m", "tfparallel_trainer")
+COMMAND = ("python", "-m", "tfparallel_trainer")
+"""The command of a container that trains, unless the template has its own."""
+
 _USER_ID = 65532
 """The user of the shipped images, which distroless images use too."""
 
@@ -23,7 +25,7 @@ def fill(
     spec = container.spec
     spec.setdefault("image", settings.trainer_image)
     if "command" not in spec and "args" not in spec:
-        spec["command"] = list(_COMMAND)
+        spec["command"] = list(COMMAND)
     spec.setdefault("workingDir", sources.folder(trainer.source))
     if spec["image"] == settings.trainer_image:
         _fit_shipped_image(container, settings)
