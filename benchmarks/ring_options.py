@@ -23,7 +23,7 @@ def measure(size: results.Size) -> list[results.Result]:
     for _ in range(size.repeats):
         for name in names:
             options = json.dumps(OPTIONS[name])
-            run = processes.script("ring_options", (options,), size, 2, pinned=True)
+            run = processes.script("ring_sums", (options,), size, 2, pinned=True)
             for event in run.of_kind("summed"):
                 sums = seconds.setdefault(event.facts["size"], {})
                 sums.setdefault(name, []).append(event.number("seconds"))

@@ -193,7 +193,8 @@ def _machine(repeats: int) -> list[str]:
         for name, file in (("tf-keras", "keras2"), ("jax", "peers-jax"), ("torch", "peers-torch"))
     ]
     software = f"{benchmarks_page.machine()}, {', '.join(pinned)}"
-    return textwrap.wrap(f"Last renewed on {today}, with {repeats} turns, on {software}.", 100)
+    text = f"Last renewed on {today}, with {repeats} turns. The machine: {software}."
+    return textwrap.wrap(text, 100)
 
 
 def _pinned(file: str, name: str) -> str:

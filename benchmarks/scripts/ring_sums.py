@@ -1,4 +1,4 @@
-"""Sums tensors of two processes with options of TensorFlow: `ring_options.py OPTIONS`, as JSON.
+"""Sums tensors of two processes with options of TensorFlow: `ring_sums.py OPTIONS`, as JSON.
 
 TensorFlow has no public way to set options of the servers that carry its collectives.
 """
