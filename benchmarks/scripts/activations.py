@@ -17,7 +17,7 @@ from testing.trainer import split_partition
 from tfparallel_trainer import user
 from tfparallel_trainer.comms import devices as machine
 from tfparallel_trainer.comms import shape
-from tfparallel_trainer.data import arrays, batching
+from tfparallel_trainer.data import arrays, batch_division
 from tfparallel_trainer.engines.split.execution import pipeline_steps, ranks
 from tfparallel_trainer.engines.split.model import recording, skeleton
 from tfparallel_trainer.engines.split.pipeline import schedule
@@ -77,7 +77,7 @@ def build_step(
     module = user.Module(pathlib.Path(__file__), functions)
     batch = rows * microbatches
     x = np.random.default_rng(0).normal(size=(batch, _NARROW)).astype(np.float32)
-    division = batching.BatchSharding(batch, ranks=1, local_ranks=(0,) * len(devices))
+    division = batch_division.BatchSharding(batch, ranks=1, local_ranks=(0,) * len(devices))
     examples = arrays.ArraySource((x, x, None), division, None)
     bare = skeleton.build(module, 0)
     mesh = shape.MeshShape(stage=len(devices), generation=next(_generations))

@@ -25,7 +25,7 @@ from tfparallel.backends.local import ports
 from tfparallel_trainer import tasks, user
 from tfparallel_trainer.comms import devices, rendezvous, shape
 from tfparallel_trainer.contract import environment
-from tfparallel_trainer.data import batching, data_functions
+from tfparallel_trainer.data import batch_division, data_functions
 from tfparallel_trainer.engines.mesh import mesh_steps
 from tfparallel_trainer.objective import replica, state
 
@@ -140,7 +140,9 @@ def train(
     module = user.Module(pathlib.Path(__file__), case.functions(synchronized=True))
     mesh = shape.MeshShape(data=len(processes.tasks) * len(names), generation=generation)
     places = [processes.me * len(names) + index for index in range(len(names))]
-    division = batching.BatchSharding(batch_size=BATCH, ranks=mesh.data, local_ranks=tuple(places))
+    division = batch_division.BatchSharding(
+        batch_size=BATCH, ranks=mesh.data, local_ranks=tuple(places)
+    )
     examples = data_functions.training(module, requests.build_request(division, SEED))
     replicas = []
     for rank, name in zip(places, names, strict=True):

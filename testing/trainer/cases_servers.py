@@ -28,7 +28,7 @@ from tfparallel.backends.local import ports
 from tfparallel_trainer import tasks, user
 from tfparallel_trainer.comms import cluster, devices, shape
 from tfparallel_trainer.contract import environment
-from tfparallel_trainer.data import batching, data_functions
+from tfparallel_trainer.data import batch_division, data_functions
 from tfparallel_trainer.engines.servers import asynchronous, control, ledger, presence, worker_steps
 from tfparallel_trainer.objective import replica
 
@@ -155,8 +155,8 @@ def train(case: cases.Case, members: ServersCluster, seeds: Sequence[int]) -> li
     return results
 
 
-def _feed(module: user.Module, seed: int) -> batching.BatchSource:
-    division = batching.BatchSharding(batch_size=cases.BATCH, ranks=1, local_ranks=(0,))
+def _feed(module: user.Module, seed: int) -> batch_division.BatchSource:
+    division = batch_division.BatchSharding(batch_size=cases.BATCH, ranks=1, local_ranks=(0,))
     return data_functions.training(module, requests.build_request(division, seed))
 
 

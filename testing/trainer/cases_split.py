@@ -18,7 +18,7 @@ from testing.trainer import cases, reference, split_ranks
 from testing.trainer import runs as trainings
 from tfparallel_trainer import tasks
 from tfparallel_trainer.comms import shape
-from tfparallel_trainer.data import batching, order
+from tfparallel_trainer.data import batch_division, order
 from tfparallel_trainer.engines.split.execution import pipeline_steps, ranks
 
 STEPS = 30
@@ -106,7 +106,7 @@ def prepare(
     *,
     same_dropout: bool = False,
     places: Mapping[int, str] | None = None,
-) -> tuple[ranks.Ranks, batching.BatchSource, pipeline_steps.PipelineTrainStep]:
+) -> tuple[ranks.Ranks, batch_division.BatchSource, pipeline_steps.PipelineTrainStep]:
     """The ranks of a mesh, their examples and their step; `places` as `split_ranks.prepare`."""
     return split_ranks.prepare(
         case.functions(synchronized=True),
@@ -135,7 +135,7 @@ def train(
 
 
 def _make_steps(
-    step: pipeline_steps.PipelineTrainStep, examples: batching.BatchSource, number: int
+    step: pipeline_steps.PipelineTrainStep, examples: batch_division.BatchSource, number: int
 ) -> list[float]:
     losses: list[float] = []
     for epoch in range(number):

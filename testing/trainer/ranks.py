@@ -16,7 +16,7 @@ import tensorflow as tf
 from testing.trainer import logical_devices
 from tfparallel_trainer import user
 from tfparallel_trainer.comms import shape
-from tfparallel_trainer.data import arrays, batching
+from tfparallel_trainer.data import arrays, batch_division
 from tfparallel_trainer.engines import engine
 from tfparallel_trainer.engines.mesh import mesh_steps
 from tfparallel_trainer.objective import replica, state, updates
@@ -69,7 +69,7 @@ def build_apart(module: user.Module, examples: Any, ranks: int) -> list[replica.
 
 def feed_of(examples: Any, ranks: int, batch: int, seed: int | None = None) -> arrays.ArraySource:
     """The examples (x, y, sample_weight), in their own order if there is no seed."""
-    division = batching.BatchSharding(
+    division = batch_division.BatchSharding(
         batch_size=batch, ranks=ranks, local_ranks=tuple(range(ranks))
     )
     return arrays.ArraySource(examples, division, seed)

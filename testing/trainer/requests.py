@@ -3,11 +3,11 @@
 import pathlib
 
 from tfparallel_trainer import user
-from tfparallel_trainer.data import batching, data_functions
+from tfparallel_trainer.data import batch_division, data_functions
 
 
 def build_request(
-    division: batching.BatchSharding,
+    division: batch_division.BatchSharding,
     seed: int,
     folder: pathlib.Path = pathlib.Path(),
     *,

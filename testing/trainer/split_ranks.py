@@ -9,7 +9,7 @@ from testing.trainer import cases, requests, split_partition
 from testing.trainer import ranks as devices
 from tfparallel_trainer import user
 from tfparallel_trainer.comms import shape
-from tfparallel_trainer.data import batching, data_functions
+from tfparallel_trainer.data import batch_division, data_functions
 from tfparallel_trainer.engines.split.execution import pipeline_steps, ranks
 from tfparallel_trainer.engines.split.model import skeleton
 from tfparallel_trainer.engines.split.pipeline import schedule
@@ -29,7 +29,7 @@ def prepare(
     shards_optimizer: bool = False,
     recomputes: bool = False,
     places: Mapping[int, str] | None = None,
-) -> tuple[ranks.Ranks, batching.BatchSource, pipeline_steps.PipelineTrainStep]:
+) -> tuple[ranks.Ranks, batch_division.BatchSource, pipeline_steps.PipelineTrainStep]:
     """The ranks, their examples and their step.
 
     Args:
@@ -46,7 +46,9 @@ def prepare(
     module = user.Module(pathlib.Path(__file__), functions)
     places = places or dict(enumerate(devices.DEVICES[: mesh.size]))
     places_of_data = tuple(mesh.coordinates(rank)[shape.Axis.DATA] for rank in places)
-    division = batching.BatchSharding(batch_size=batch, ranks=mesh.data, local_ranks=places_of_data)
+    division = batch_division.BatchSharding(
+        batch_size=batch, ranks=mesh.data, local_ranks=places_of_data
+    )
     examples = data_functions.training(module, requests.build_request(division, cases.SEED))
     replica.forget_names()
     bare = skeleton.build(module, cases.SEED)
@@ -74,7 +76,7 @@ def prepare_new(
     *,
     shards_optimizer: bool = False,
     recomputes: bool = False,
-) -> tuple[ranks.Ranks, batching.BatchSource, pipeline_steps.PipelineTrainStep]:
+) -> tuple[ranks.Ranks, batch_division.BatchSource, pipeline_steps.PipelineTrainStep]:
     """Prepare the same mesh in a generation that no other has."""
     degrees = {str(axis): mesh.degree(axis) for axis in shape.Axis}
     renewed = shape.MeshShape(**degrees, generation=devices.generation())

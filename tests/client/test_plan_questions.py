@@ -11,7 +11,7 @@ from testing import pages, paths
 from testing.operator import local_jobs
 from tfparallel.planning import plan_tables, request
 from tfparallel_operator.api import load
-from tfparallel_trainer.contract import device_types, job_file, plan, progress
+from tfparallel_trainer.contract import gpu_types, job_file, plan, progress
 
 EXAMPLE = paths.EXAMPLES / "split-deep-cnn/job.yaml"
 
@@ -165,7 +165,7 @@ def test_the_page_shows_the_gpus_that_the_planner_knows() -> None:
     rows = [
         f"| `{gpu.name}` | {gpu.memory / 2**30:.1f} GiB | {gpu.single:g} | {gpu.half:g} |"
         f" {gpu.bandwidth:,g} | {gpu.link:g} |"
-        for gpu in device_types.DEVICE_TYPES.values()
+        for gpu in gpu_types.DEVICE_TYPES.values()
     ]
     assert "\n".join(rows) in page
 

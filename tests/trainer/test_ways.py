@@ -20,7 +20,7 @@ from testing.trainer import cases, normalised, ranks, split_ranks
 from tfparallel_trainer.checkpoint import files
 from tfparallel_trainer.comms import shape
 from tfparallel_trainer.contract import job_file
-from tfparallel_trainer.data import batching, feed, stream
+from tfparallel_trainer.data import batch_division, feed, stream
 from tfparallel_trainer.engines import engine
 from tfparallel_trainer.engines.mesh import mesh_steps
 from tfparallel_trainer.lifecycle import stall, termination
@@ -117,7 +117,7 @@ def test_a_batch_goes_the_way_of_the_page() -> None:
     module = ranks.module(normalised.build, normalised.compile_model)
     data = normalised.examples()
     replicas = ranks.build(module, data, 2)
-    division = batching.BatchSharding(batch_size=4, ranks=2, local_ranks=(0, 1))
+    division = batch_division.BatchSharding(batch_size=4, ranks=2, local_ranks=(0, 1))
     data_set = tf.data.Dataset.from_tensor_slices(data[:2])
     source = stream.StreamSource(data_set, lambda _: data_set, division, "training_data")
     examples = feed.Feed(source)

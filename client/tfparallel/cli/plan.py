@@ -10,7 +10,7 @@ from tfparallel.cli import options
 from tfparallel.planning import plan_output as planning
 from tfparallel.planning import request
 from tfparallel_operator.api import load
-from tfparallel_trainer.contract import device_types, job_file
+from tfparallel_trainer.contract import gpu_types, job_file
 
 _JSON = "json"
 _FORMATS = ("table", _JSON)
@@ -30,7 +30,7 @@ _FORMATS = ("table", _JSON)
 )
 @click.option(
     "--device-type",
-    type=click.Choice(list(device_types.DEVICE_TYPES), case_sensitive=False),
+    type=click.Choice(list(gpu_types.DEVICE_TYPES), case_sensitive=False),
     help="The GPU that times and memory are those of.  [default: that of the job's nodeSelector,"
     " else cores of a processor]",
 )

@@ -9,7 +9,7 @@ from tfparallel import validation
 from tfparallel.job_source import source as sources
 from tfparallel.planning import option_values
 from tfparallel_operator.api import load, types
-from tfparallel_trainer.contract import device_types, job_file, plan
+from tfparallel_trainer.contract import gpu_types, job_file, plan
 
 _MANIFESTS = (".yaml", ".yml", ".json")
 _TRAINING = (types.Role.CHIEF, types.Role.MASTER, types.Role.WORKER)
@@ -147,19 +147,17 @@ def _device_type(
 
 def _find_gpu(
     spec: types.ReplicaSpec, nodes: Sequence[Mapping[str, str]]
-) -> device_types.DeviceType | None:
+) -> gpu_types.DeviceType | None:
     """Return the GPU that the nodeSelector names; else that with the most memory of its nodes.
 
     If a node has a GPU that is not known, nobody knows whether the replica gets a larger one.
     """
     selector = spec.pod_spec.get("nodeSelector") or {}
-    selected = device_types.find_by_labels(selector)
+    selected = gpu_types.find_by_labels(selector)
     if selected is not None or not load.gpus_of(spec):
         return selected
     offered = [
-        device_types.find_by_labels(labels)
-        for labels in nodes
-        if selector.items() <= labels.items()
+        gpu_types.find_by_labels(labels) for labels in nodes if selector.items() <= labels.items()
     ]
     known_gpus = [gpu for gpu in offered if gpu is not None]
     if len(known_gpus) < len(offered):

@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tfparallel_trainer import errors
-from tfparallel_trainer.data import arrays, batching, nest, order, stream
+from tfparallel_trainer.data import arrays, batch_division, nest, order, stream
 
 counts = st.integers(1, 60)
 sizes = st.integers(1, 25)
@@ -63,15 +63,17 @@ def test_an_order_is_computed_for_many_batches_at_once(
     assert len(windows) <= 6
 
 
-def division(batch: int, count: int) -> batching.BatchSharding:
-    return batching.BatchSharding(batch_size=batch, ranks=count, local_ranks=tuple(range(count)))
+def division(batch: int, count: int) -> batch_division.BatchSharding:
+    return batch_division.BatchSharding(
+        batch_size=batch, ranks=count, local_ranks=tuple(range(count))
+    )
 
 
-def array_feed(x: Any, cut: batching.BatchSharding) -> batching.BatchSource:
+def array_feed(x: Any, cut: batch_division.BatchSharding) -> batch_division.BatchSource:
     return arrays.ArraySource((x, x * 2, None), cut, seed=7)
 
 
-def stream_feed(x: Any, cut: batching.BatchSharding) -> batching.BatchSource:
+def stream_feed(x: Any, cut: batch_division.BatchSharding) -> batch_division.BatchSource:
     whole = tf.data.Dataset.from_tensor_slices((x, x * 2))
     return stream.StreamSource(whole, lambda _: whole, cut, "training_data")
 
@@ -80,7 +82,7 @@ def stream_feed(x: Any, cut: batching.BatchSharding) -> batching.BatchSource:
 @settings(deadline=None, max_examples=25)
 @given(counts, sizes, ranks)
 def test_ranks_share_batches_that_do_not_depend_on_them(
-    make: Callable[[Any, batching.BatchSharding], batching.BatchSource],
+    make: Callable[[Any, batch_division.BatchSharding], batch_division.BatchSource],
     examples: int,
     batch: int,
     count: int,
@@ -103,7 +105,7 @@ def test_ranks_share_batches_that_do_not_depend_on_them(
 
 @pytest.mark.parametrize("make", [array_feed, stream_feed])
 def test_an_epoch_goes_on_where_it_stopped(
-    make: Callable[[Any, batching.BatchSharding], batching.BatchSource],
+    make: Callable[[Any, batch_division.BatchSharding], batch_division.BatchSource],
 ) -> None:
     source = make(np.arange(23), division(5, 2))
     whole = [np.asarray(nest.leaves(batch.parts)[0]) for batch in source.epoch(2, 0)]

@@ -21,7 +21,7 @@ from testing.trainer import launch, reference, requests, weights
 from testing.trainer import runs as trainings
 from tfparallel_trainer import errors, inputs, user
 from tfparallel_trainer.contract import exits
-from tfparallel_trainer.data import batching, data_functions, fingerprints, nest, order
+from tfparallel_trainer.data import batch_division, data_functions, fingerprints, nest, order
 
 Make = Callable[[int, pathlib.Path], Callable[..., Any]]
 ZEROS = inputs.Arrays(np.zeros(1), np.zeros(1))
@@ -30,11 +30,11 @@ NAMES = ("mapped", "records", "generated")
 
 def opened(
     function: Callable[..., Any],
-    division: batching.BatchSharding,
+    division: batch_division.BatchSharding,
     seed: int = 7,
     *,
     evaluation: bool = False,
-) -> batching.BatchSource:
+) -> batch_division.BatchSource:
     user_module = user.Module(
         pathlib.Path(__file__), {"training_data": function, "evaluation_data": function}
     )
@@ -88,8 +88,8 @@ def write(path: pathlib.Path, rows: list[int]) -> None:
 
 def division(
     batch: int, count: int, places: tuple[int, ...] | None = None
-) -> batching.BatchSharding:
-    return batching.BatchSharding(
+) -> batch_division.BatchSharding:
+    return batch_division.BatchSharding(
         batch_size=batch, ranks=count, local_ranks=places or tuple(range(count))
     )
 

@@ -16,10 +16,10 @@ from testing import clock, waiting
 from testing.trainer import launch, reference
 from testing.trainer import runs as trainings
 from tfparallel_trainer.contract import exits, outputs
-from tfparallel_trainer.data import batching, feed
+from tfparallel_trainer.data import batch_division, feed
 from tfparallel_trainer.reporting import input_wait
 
-Batches = Generator[batching.Batch, None, None]
+Batches = Generator[batch_division.Batch, None, None]
 
 
 class Numbers:
@@ -32,7 +32,7 @@ class Numbers:
         return None
 
     def epoch(self, number: int, start: int) -> Batches:
-        return (batching.Batch(3, [(number, position)]) for position in range(start, 30, 3))
+        return (batch_division.Batch(3, [(number, position)]) for position in range(start, 30, 3))
 
 
 @given(epoch=st.integers(0, 3), count=st.integers(0, 10))
@@ -72,8 +72,8 @@ def test_an_epoch_of_unknown_length_counts_as_long_as_the_first_that_ended() -> 
         assert numbers.examples == 30
 
 
-def batch(number: int) -> batching.Batch:
-    return batching.Batch(number, [])
+def batch(number: int) -> batch_division.Batch:
+    return batch_division.Batch(number, [])
 
 
 def room() -> threading.Semaphore:

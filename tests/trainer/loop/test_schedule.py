@@ -11,7 +11,7 @@ import tensorflow as tf
 from testing.trainer import normalised, ranks
 from tfparallel_trainer.checkpoint import files
 from tfparallel_trainer.contract import job_file
-from tfparallel_trainer.data import batching, feed, stream
+from tfparallel_trainer.data import batch_division, feed, stream
 from tfparallel_trainer.engines import engine
 from tfparallel_trainer.engines.mesh.mesh_steps import MeshTrainStep
 from tfparallel_trainer.lifecycle import stall, termination
@@ -71,7 +71,7 @@ class Totals(reports.Reporter):
 
 
 def prepared(
-    spec: job_file.TrainerSpec, source: batching.BatchSource, **more: Any
+    spec: job_file.TrainerSpec, source: batch_division.BatchSource, **more: Any
 ) -> training.Training:
     """Training of two replicas in this process."""
     user_module = ranks.module(normalised.build, normalised.compile_model)
@@ -120,7 +120,7 @@ def test_batches_of_the_data_decide_how_many_steps_there_are(*, knows: bool) -> 
     data = tf.data.Dataset.from_tensor_slices((x, y)).batch(4)
     if not knows:
         data = data.filter(lambda *_: True)
-    division = batching.BatchSharding(batch_size=3, ranks=2, local_ranks=(0, 1))
+    division = batch_division.BatchSharding(batch_size=3, ranks=2, local_ranks=(0, 1))
     loop = prepared(spec, stream.StreamSource(data, lambda _: data, division, "training_data"))
     loop.run()
     assert isinstance(loop.reporter, Totals)

@@ -11,7 +11,7 @@ import tensorflow as tf
 
 from testing.trainer import ranks, weights
 from tfparallel_trainer.comms import collectives
-from tfparallel_trainer.data import arrays, batching
+from tfparallel_trainer.data import arrays, batch_division
 from tfparallel_trainer.engines.mesh import mesh_steps
 from tfparallel_trainer.objective import lookups
 
@@ -145,7 +145,7 @@ def test_a_batch_of_more_examples_than_the_job_asks_for_is_trained_like_any_othe
         lambda model: model.compile(keras.optimizers.SGD(0.1), "mse"),
     )
     sizes = [4, 5, 1]
-    division = batching.BatchSharding(batch_size=BATCH, ranks=COUNT, local_ranks=(0, 1))
+    division = batch_division.BatchSharding(batch_size=BATCH, ranks=COUNT, local_ranks=(0, 1))
     ends = np.cumsum(sizes)
     batches = [
         (IDS[end - size : end], TARGETS[end - size : end], None)

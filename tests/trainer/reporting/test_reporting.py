@@ -12,7 +12,7 @@ import pytest
 from testing import clock
 from tfparallel_trainer.contract import job_file, limits, outputs, verification
 from tfparallel_trainer.contract import progress as protocol
-from tfparallel_trainer.data import batching
+from tfparallel_trainer.data import batch_division
 from tfparallel_trainer.reporting import (
     console,
     input_wait,
@@ -123,10 +123,10 @@ def test_a_report_has_the_share_of_time_that_input_took(virtual_clock: clock.Clo
     reporter = Reporter(console.Console("test"), None, kept, chief=True)
     reporter.wait = input_wait.Wait(virtual_clock.monotonic)
 
-    def batches() -> Generator[batching.Batch, None, None]:
+    def batches() -> Generator[batch_division.Batch, None, None]:
         for _ in range(3):
             virtual_clock.advance(3)  # the input takes three seconds, the step one
-            yield batching.Batch(1, [])
+            yield batch_division.Batch(1, [])
 
     for number, _ in enumerate(reporter.wait.timed(batches()), 1):
         virtual_clock.advance(1)

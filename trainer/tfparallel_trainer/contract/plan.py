@@ -53,7 +53,7 @@ class Question(base.Model):
     memory: Count | None = None
     """Bytes of each device; absent: those of its type, or no limit."""
     device_type: str | None = None
-    """One of `device_types.DEVICE_TYPES`; absent: cores of a processor."""
+    """One of `gpu_types.DEVICE_TYPES`; absent: cores of a processor."""
     mesh: dict[str, int] | None = None
     """Degrees by axis, one of them -1 for all other devices; absent: the planner chooses."""
     microbatches: Count | None = None

@@ -9,7 +9,7 @@ import numpy.typing as npt
 import tensorflow as tf
 
 from tfparallel_trainer import errors
-from tfparallel_trainer.data import batching, fingerprints, nest, order
+from tfparallel_trainer.data import batch_division, fingerprints, nest, order
 
 PARTS = ("x", "y", "sample_weight")
 """Names of the parts that a data function returns."""
@@ -20,34 +20,36 @@ _NOT_DENSE = (tf.RaggedTensor, tf.RaggedTensorSpec, tf.SparseTensor, tf.SparseTe
 class ArraySource:
     """Batches from arrays (x, y, sample_weight), shuffled for each epoch if there is a seed."""
 
-    def __init__(self, examples: Any, division: batching.BatchSharding, seed: int | None) -> None:
+    def __init__(
+        self, examples: Any, division: batch_division.BatchSharding, seed: int | None
+    ) -> None:
         self._arrays = examples
         self._division = division
         self._seed = seed
-        self.examples = batching.count(examples)
-        self.spec = batching.spec(examples)
+        self.examples = batch_division.count(examples)
+        self.spec = batch_division.spec(examples)
         self._fingerprint = fingerprints.spread(examples, self.examples)
 
     def sample(self) -> Any:
-        return batching.rows(self._arrays, range(1))
+        return batch_division.rows(self._arrays, range(1))
 
     def targets(self, count: int) -> Any:
         _, y, _ = self._arrays
         numbers = np.unique(np.linspace(0, self.examples - 1, count).astype(np.int64))
         return None if y is None else nest.convert(lambda array: array[numbers], y)
 
-    def epoch(self, number: int, start: int) -> Generator[batching.Batch, None, None]:
+    def epoch(self, number: int, start: int) -> Generator[batch_division.Batch, None, None]:
         shuffled = None
         if self._seed is not None:
             shuffled = order.ShuffledOrder(self.examples, self._seed, number)
         for positions in order.batches(self.examples, self._division.batch_size, start):
             parts = [self._rows(part, shuffled) for part in self._division.parts(positions)]
-            yield batching.Batch(len(positions), parts, self._fingerprint)
+            yield batch_division.Batch(len(positions), parts, self._fingerprint)
 
     def _rows(self, positions: range, shuffled: order.ShuffledOrder | None) -> Any:
         """The examples at these positions of an order; None: there are none."""
         if not positions or shuffled is None:
-            return batching.rows(self._arrays, positions)
+            return batch_division.rows(self._arrays, positions)
         numbers = shuffled[positions]
         return nest.convert(lambda array: array[numbers], self._arrays)
 

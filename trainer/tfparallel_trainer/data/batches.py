@@ -15,7 +15,7 @@ import numpy as np
 import tensorflow as tf
 
 from tfparallel_trainer import errors
-from tfparallel_trainer.data import arrays, batching, nest, order, passes
+from tfparallel_trainer.data import arrays, batch_division, nest, order, passes
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -87,7 +87,7 @@ def of_py_dataset(py_dataset: Any, name: str, seed: int | None) -> Batches:
 
 
 class BatchedDataset:
-    """Batched data (a `batching.Shardable`), checked on its first batch.
+    """Batched data (a `batch_division.Shardable`), checked on its first batch.
 
     `steps` make an epoch; None: a pass. `class_weight` gives each example the weight of its class.
     With `restarts` each epoch begins a new pass, also with `steps`.
@@ -128,7 +128,7 @@ class BatchedDataset:
     @property
     def batch_size(self) -> int:
         """Examples in the first batch."""
-        return batching.count(self._first)
+        return batch_division.count(self._first)
 
     @property
     def steps(self) -> int | None:
@@ -145,7 +145,7 @@ class BatchedDataset:
             checksum = zlib.crc32(np.ascontiguousarray(content).tobytes(), checksum)
         return checksum
 
-    def divided(self, division: batching.BatchSharding) -> batching.BatchSource:
+    def divided(self, division: batch_division.BatchSharding) -> batch_division.BatchSource:
         """Divide each batch over the ranks."""
         return _Source(self, division)
 
@@ -224,7 +224,7 @@ class BatchedDataset:
             return nest.packed(self._first, [_spec_of(column) for column in columns])
         weight = None if self._first[2] is None else _spec_of([self._first[2]])
         triple = (*nest.triple(self._batches.spec)[:2], weight)
-        return batching.spec(triple)
+        return batch_division.spec(triple)
 
     def _fitting(self, batch: Any) -> Any:
         """The batch in the types of the first one."""
@@ -263,7 +263,7 @@ class BatchedDataset:
 class _Source:
     """Each batch, divided over the ranks."""
 
-    def __init__(self, whole: BatchedDataset, division: batching.BatchSharding) -> None:
+    def __init__(self, whole: BatchedDataset, division: batch_division.BatchSharding) -> None:
         self._whole = whole
         self._division = division
         steps = whole.steps
@@ -272,7 +272,7 @@ class _Source:
         self.spec = whole.spec
         self.sample = whole.sample
 
-    def epoch(self, number: int, start: int) -> Generator[batching.Batch, None, None]:
+    def epoch(self, number: int, start: int) -> Generator[batch_division.Batch, None, None]:
         yield from self._division.cut(self._whole.epoch(number), start)
 
 

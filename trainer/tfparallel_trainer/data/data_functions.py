@@ -8,7 +8,7 @@ import keras
 import tensorflow as tf
 
 from tfparallel_trainer import errors, inputs, user
-from tfparallel_trainer.data import arrays, batches, batching, feed, rows, stream
+from tfparallel_trainer.data import arrays, batch_division, batches, feed, random_access, stream
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -16,7 +16,7 @@ class Request:
     """The arguments of data functions except the epoch, and the division of batches."""
 
     context: user.Context
-    division: batching.BatchSharding
+    division: batch_division.BatchSharding
     endless_allowed: bool
     """Whether the job gives steps, so that an epoch need not end."""
 
@@ -46,27 +46,27 @@ class _Function:
     request: Request
     shuffled: bool
 
-    def opened(self) -> batching.BatchSource:
+    def opened(self) -> batch_division.BatchSource:
         """Create a feed from the function's result for epoch 0."""
         data = self._call(0)
         division = self.request.division
         if isinstance(data, keras.utils.PyDataset):
             py_batches = batches.of_py_dataset(data, self.name, self._order_seed)
             data = batches.BatchedDataset(py_batches, None, None, restarts=not self.shuffled)
-        if isinstance(data, batching.Shardable):
+        if isinstance(data, batch_division.Shardable):
             return data.divided(division)
         if isinstance(data, tf.data.Dataset):
             return self._stream(data)
         if isinstance(data, Iterator):
             return stream.GeneratedSource(self._generator, division, self.name)
         if isinstance(data, inputs.Records):
-            return self._rows(rows.of_records(data.paths, self.name), data.functions)
+            return self._rows(random_access.of_records(data.paths, self.name), data.functions)
         functions: tuple[inputs.Function, ...] = ()
         if isinstance(data, inputs.Arrays):
             functions, data = data.functions, data.arrays
         examples = arrays.checked(data, self.name)
         if functions:
-            return self._rows(rows.of_arrays(examples), functions)
+            return self._rows(random_access.of_arrays(examples), functions)
         return arrays.ArraySource(examples, division, self._order_seed)
 
     @property
@@ -75,9 +75,9 @@ class _Function:
         return self.request.context.seed if self.shuffled else None
 
     def _rows(
-        self, examples: rows.Examples, functions: tuple[inputs.Function, ...]
-    ) -> batching.BatchSource:
-        prepared = rows.Rows(
+        self, examples: random_access.Examples, functions: tuple[inputs.Function, ...]
+    ) -> batch_division.BatchSource:
+        prepared = random_access.Rows(
             examples=examples,
             functions=functions,
             seed=self.request.context.seed,
@@ -85,9 +85,9 @@ class _Function:
             function=self.name,
         )
         with user.guard(self.module.path, f"what examples of {self.name} go through raised"):
-            return rows.RowsSource(prepared, self.request.division)
+            return random_access.RowsSource(prepared, self.request.division)
 
-    def _stream(self, data_set: tf.data.Dataset) -> batching.BatchSource:
+    def _stream(self, data_set: tf.data.Dataset) -> batch_division.BatchSource:
         stream_feed = stream.StreamSource(data_set, self._call, self.request.division, self.name)
         if stream_feed.endless and not (self.request.endless_allowed and self.shuffled):
             raise errors.UserCodeError(

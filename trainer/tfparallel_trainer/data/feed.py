@@ -10,7 +10,7 @@ import threading
 from collections.abc import Generator
 from typing import Any
 
-from tfparallel_trainer.data import batching
+from tfparallel_trainer.data import batch_division
 from tfparallel_trainer.reporting import input_wait
 
 BATCHES = 2
@@ -37,7 +37,7 @@ class Feed:
     ones.
     """
 
-    def __init__(self, source: batching.BatchSource) -> None:
+    def __init__(self, source: batch_division.BatchSource) -> None:
         self._source = source
         self.spec = source.spec
         self.sample = source.sample
@@ -50,7 +50,11 @@ class Feed:
 
     def targets(self, count: int) -> Any:
         """Targets from all over the source, if they are in memory; else None."""
-        return self._source.targets(count) if isinstance(self._source, batching.Indexed) else None
+        return (
+            self._source.targets(count)
+            if isinstance(self._source, batch_division.Indexed)
+            else None
+        )
 
     @property
     def examples(self) -> int | None:
@@ -67,12 +71,12 @@ class Feed:
         """Continue at this position."""
         self._state = state
 
-    def epoch(self, number: int, start: int) -> Generator[batching.Batch, None, None]:
+    def epoch(self, number: int, start: int) -> Generator[batch_division.Batch, None, None]:
         """The batches of an epoch from the example at position `start` on."""
         self.restore(FeedPosition(number, start))
         return self.remaining()
 
-    def remaining(self) -> Generator[batching.Batch, None, None]:
+    def remaining(self) -> Generator[batch_division.Batch, None, None]:
         """The remaining batches of this epoch."""
         batches = self._source.epoch(self._state.epoch, self._state.example)
         self._room = threading.Semaphore(self._ahead)
@@ -92,8 +96,8 @@ class Feed:
         self._state = FeedPosition(self._state.epoch + 1)
 
     def _counted(
-        self, batches: Generator[batching.Batch, None, None]
-    ) -> Generator[batching.Batch, None, None]:
+        self, batches: Generator[batch_division.Batch, None, None]
+    ) -> Generator[batch_division.Batch, None, None]:
         with contextlib.closing(batches):
             for batch in batches:
                 example = self._state.example + batch.examples
@@ -102,13 +106,13 @@ class Feed:
 
 
 def prefetched(
-    batches: Generator[batching.Batch, None, None], room: threading.Semaphore
-) -> Generator[batching.Batch, None, None]:
+    batches: Generator[batch_division.Batch, None, None], room: threading.Semaphore
+) -> Generator[batch_division.Batch, None, None]:
     """Prepare batches ahead in a thread, which ends with this generator. Errors replace batches.
 
     `room` has the number of batches that may be ready.
     """
-    ready: queue.SimpleQueue[batching.Batch | BaseException | None] = queue.SimpleQueue()
+    ready: queue.SimpleQueue[batch_division.Batch | BaseException | None] = queue.SimpleQueue()
     leaving = threading.Event()
 
     def prepare() -> None:

@@ -16,7 +16,7 @@ import numpy as np
 import tensorflow as tf
 
 from tfparallel_trainer import errors
-from tfparallel_trainer.data import arrays, batching, fingerprints, nest, passes
+from tfparallel_trainer.data import arrays, batch_division, fingerprints, nest, passes
 
 
 class StreamSource:
@@ -32,7 +32,7 @@ class StreamSource:
         self,
         data_set: tf.data.Dataset,
         make: Callable[[int], tf.data.Dataset],
-        division: batching.BatchSharding,
+        division: batch_division.BatchSharding,
         function: str,
     ) -> None:
         self._make = make
@@ -68,7 +68,7 @@ class StreamSource:
             self._sample = nest.convert(lambda tensor: tensor[:1], nest.triple(first))
         return self._sample
 
-    def epoch(self, number: int, start: int) -> Generator[batching.Batch, None, None]:
+    def epoch(self, number: int, start: int) -> Generator[batch_division.Batch, None, None]:
         first, self._first = self._first, None
         if first is not None and number == 0:
             return self._division.cut(first, start, fingerprints.of_batch)
@@ -96,7 +96,7 @@ class GeneratedSource:
     def __init__(
         self,
         make: Callable[[int], Generator[Any, None, None]],
-        division: batching.BatchSharding,
+        division: batch_division.BatchSharding,
         function: str,
     ) -> None:
         self._make = make
@@ -104,12 +104,12 @@ class GeneratedSource:
         self._function = function
         self._sample = self._stacked(list(itertools.islice(make(0), 1)))
         self.examples = None
-        self.spec = batching.spec(self._sample)
+        self.spec = batch_division.spec(self._sample)
 
     def sample(self) -> Any:
         return self._sample
 
-    def epoch(self, number: int, start: int) -> Generator[batching.Batch, None, None]:
+    def epoch(self, number: int, start: int) -> Generator[batch_division.Batch, None, None]:
         batches = self._batches(self._make(number), start)
         return self._division.cut(batches, 0, fingerprints.of_batch)
 

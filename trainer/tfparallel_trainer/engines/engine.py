@@ -14,7 +14,7 @@ import numpy.typing as npt
 from tfparallel_trainer import errors, user
 from tfparallel_trainer.comms import cluster
 from tfparallel_trainer.contract import verification
-from tfparallel_trainer.data import batching, fingerprints
+from tfparallel_trainer.data import batch_division, fingerprints
 from tfparallel_trainer.engines import setup
 from tfparallel_trainer.objective import evaluate, independence, state, train_step
 from tfparallel_trainer.objective.replica import Replica
@@ -66,7 +66,7 @@ class StepResult:
         return self.losses["loss"]
 
 
-Watched = Callable[[Iterator[batching.Batch]], Iterator[batching.Batch]]
+Watched = Callable[[Iterator[batch_division.Batch]], Iterator[batch_division.Batch]]
 """Iterates over batches, and reports each as done."""
 
 
@@ -98,7 +98,7 @@ class Step(abc.ABC):
         self._replica = replica
         self._targets = targets
         self._is_tried = parts == 1
-        self.referee: Callable[[int, batching.Batch, bool], Check | None] | None = None
+        self.referee: Callable[[int, batch_division.Batch, bool], Check | None] | None = None
         """Returns what compares a step, by its number from 1, with one process. None: that is not
         due. It takes the batch, and whether observers changed variables since the last step."""
 
@@ -108,7 +108,7 @@ class Step(abc.ABC):
         return False
 
     def run_steps(
-        self, step: int, batches: Sequence[batching.Batch], requests: frozenset[StepRequest]
+        self, step: int, batches: Sequence[batch_division.Batch], requests: frozenset[StepRequest]
     ) -> list[StepResult]:
         """Compute a step on each batch; `step` is the number of the first one, from 0.
 
@@ -131,7 +131,7 @@ class Step(abc.ABC):
         return results
 
     def __call__(
-        self, step: int, batch: batching.Batch, requests: frozenset[StepRequest]
+        self, step: int, batch: batch_division.Batch, requests: frozenset[StepRequest]
     ) -> StepResult:
         """Compute a step, by its number from 0, on a batch, with the requests of this process.
 
@@ -144,7 +144,7 @@ class Step(abc.ABC):
         return self._result(step, batch, output)
 
     def _execute(
-        self, step: int, batches: Sequence[batching.Batch], requests: frozenset[StepRequest]
+        self, step: int, batches: Sequence[batch_division.Batch], requests: frozenset[StepRequest]
     ) -> list[StepResult]:
         """Compute several steps in one execution."""
         self._check_examples(batches[0])
@@ -156,14 +156,14 @@ class Step(abc.ABC):
             for index, (batch, output) in enumerate(zip(batches, outputs, strict=True))
         ]
 
-    def _check_examples(self, batch: batching.Batch) -> None:
+    def _check_examples(self, batch: batch_division.Batch) -> None:
         part = next((part for part in batch.parts if part is not None), None)
         if not self._is_tried and part is not None:
             self._is_tried = True
             self.check(part)
 
     def _result(
-        self, step: int, batch: batching.Batch, output: train_step.StepOutput
+        self, step: int, batch: batch_division.Batch, output: train_step.StepOutput
     ) -> StepResult:
         sums = output.requests
         if not fingerprints.alike(sums[len(StepRequest) :]):
@@ -188,7 +188,7 @@ class Step(abc.ABC):
 
     @abc.abstractmethod
     def compute(
-        self, step: int, batch: batching.Batch, requests: Numbers, *, gives_metrics: bool
+        self, step: int, batch: batch_division.Batch, requests: Numbers, *, gives_metrics: bool
     ) -> train_step.StepOutput:
         """Compute a step and apply its gradients.
 
@@ -198,13 +198,13 @@ class Step(abc.ABC):
         """
 
     def count_together(
-        self, batches: Sequence[batching.Batch], requests: frozenset[StepRequest]
+        self, batches: Sequence[batch_division.Batch], requests: frozenset[StepRequest]
     ) -> int:
         """How many of the first batches `compute_together` takes, the same on every process."""
         return 1
 
     def compute_together(
-        self, step: int, batches: Sequence[batching.Batch], requests: Numbers
+        self, step: int, batches: Sequence[batch_division.Batch], requests: Numbers
     ) -> Sequence[train_step.StepOutput]:
         """Compute steps in one execution, without metrics; `requests` has a row for each."""
         raise NotImplementedError
@@ -223,7 +223,7 @@ def _checked(result: StepResult) -> StepResult:
     return dataclasses.replace(result, check=lambda: check)
 
 
-def _numbers(batch: batching.Batch, requests: frozenset[StepRequest]) -> Numbers:
+def _numbers(batch: batch_division.Batch, requests: frozenset[StepRequest]) -> Numbers:
     """What a process adds to the sum of a step over all: [REQUESTS]."""
     is_requested = [float(request in requests) for request in StepRequest]
     return np.array([*is_requested, *fingerprints.summands(batch.fingerprint)])
@@ -244,7 +244,7 @@ class Engine(Protocol):
         """Reset the metrics."""
 
     def submit(
-        self, step: int, batches: Sequence[batching.Batch], requests: frozenset[StepRequest]
+        self, step: int, batches: Sequence[batch_division.Batch], requests: frozenset[StepRequest]
     ) -> tuple[Sequence[StepResult], frozenset[StepRequest]]:
         """Submit batches; `step` is the number of the first one's step, from 0.
 
@@ -277,7 +277,7 @@ class Synchronous:
         replicas: Sequence[Replica],
         step: Step,
         evaluator: evaluate.Evaluator | None,
-        examples: batching.BatchSource | None,
+        examples: batch_division.BatchSource | None,
     ) -> None:
         """Take the replicas of this process, and the evaluation data."""
         self._replicas = replicas
@@ -297,7 +297,7 @@ class Synchronous:
         evaluate.reset_metrics(self._replicas)
 
     def submit(
-        self, step: int, batches: Sequence[batching.Batch], requests: frozenset[StepRequest]
+        self, step: int, batches: Sequence[batch_division.Batch], requests: frozenset[StepRequest]
     ) -> tuple[Sequence[StepResult], frozenset[StepRequest]]:
         """Compute the steps."""
         results = self._step.run_steps(step, batches, requests)

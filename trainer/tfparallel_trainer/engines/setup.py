@@ -13,7 +13,7 @@ from tfparallel_trainer import errors, user
 from tfparallel_trainer.checkpoint import export, files, initial_weights, keys, shard, store
 from tfparallel_trainer.comms import agreement, collectives, devices, nccl, rendezvous, shape
 from tfparallel_trainer.contract import outputs, progress
-from tfparallel_trainer.data import batching, data_functions, feed, nest
+from tfparallel_trainer.data import batch_division, data_functions, feed, nest
 from tfparallel_trainer.engines import model_agreement
 from tfparallel_trainer.lifecycle import stall, termination
 from tfparallel_trainer.objective import (
@@ -162,7 +162,7 @@ def prepare(
     mesh: shape.MeshShape,
     device_names: list[str],
     scope: Callable[[], contextlib.AbstractContextManager[object]] = contextlib.nullcontext,
-    division: batching.BatchSharding | None = None,
+    division: batch_division.BatchSharding | None = None,
 ) -> EngineSetup:
     """Load the data, build a replica on each device and restore the newest checkpoint.
 
@@ -273,11 +273,11 @@ def _check_metrics(module: user.Module, rank_replica: Replica, sample: Any) -> N
 
 def division_for(
     mesh: shape.MeshShape, settings: Settings, device_count: int
-) -> batching.BatchSharding:
+) -> batch_division.BatchSharding:
     """How batches are divided over the devices of this process."""
     first = settings.cluster.me * device_count
     places = [mesh.coordinates(first + rank)[shape.Axis.DATA] for rank in range(device_count)]
-    return batching.BatchSharding(
+    return batch_division.BatchSharding(
         batch_size=settings.job.trainer.global_batch_size,
         ranks=mesh.data,
         local_ranks=tuple(places),
@@ -285,7 +285,7 @@ def division_for(
 
 
 def examples(
-    settings: Settings, module: user.Module, division: batching.BatchSharding
+    settings: Settings, module: user.Module, division: batch_division.BatchSharding
 ) -> tuple[feed.Feed, feed.Feed | None]:
     """The training data, and the data to evaluate on during training."""
     evaluates = module.has("evaluation_data") and not settings.job.evaluator
@@ -295,7 +295,9 @@ def examples(
     return data_functions.training(module, data_request(settings, division)), evaluation
 
 
-def data_request(settings: Settings, division: batching.BatchSharding) -> data_functions.Request:
+def data_request(
+    settings: Settings, division: batch_division.BatchSharding
+) -> data_functions.Request:
     """The request that is passed to the data functions."""
     endless_allowed = settings.job.trainer.steps is not None
     return data_functions.Request(user_context(settings), division, endless_allowed)

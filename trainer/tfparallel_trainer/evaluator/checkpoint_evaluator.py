@@ -12,7 +12,7 @@ from tfparallel_trainer import errors, user
 from tfparallel_trainer.checkpoint import entries, files, keys, shard, store
 from tfparallel_trainer.comms import devices, shape
 from tfparallel_trainer.contract import outputs
-from tfparallel_trainer.data import batching, data_functions
+from tfparallel_trainer.data import batch_division, data_functions
 from tfparallel_trainer.engines import setup
 from tfparallel_trainer.engines.mesh import mesh_steps
 from tfparallel_trainer.objective import replica
@@ -62,7 +62,7 @@ class CheckpointEvaluator:
         self._watch = context.watch
         self._folder = settings.checkpoints
         self._skipped: set[tuple[str, str]] = set()
-        cut = batching.BatchSharding(
+        cut = batch_division.BatchSharding(
             settings.job.trainer.global_batch_size, ranks=1, local_ranks=(0,)
         )
         self._examples = data_functions.evaluation(
@@ -125,7 +125,9 @@ class CheckpointEvaluator:
         self._out.say(f"step {at.step}  evaluation  {console.metrics(values)}  in {seconds:.1f} s")
         self.evaluated = at.step
 
-    def _watched(self, batches: Iterator[batching.Batch], step: int) -> Iterator[batching.Batch]:
+    def _watched(
+        self, batches: Iterator[batch_division.Batch], step: int
+    ) -> Iterator[batch_division.Batch]:
         for number, batch in enumerate(batches, 1):
             yield batch
             self._moved(f"batch {number} of the evaluation of step {step}")

@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from tfparallel_trainer import errors
-from tfparallel_trainer.data import arrays, batching, nest, order
+from tfparallel_trainer.data import arrays, batch_division, nest, order
 
 DEFAULT_BATCH = 32
 """Keras' own."""
@@ -56,7 +56,7 @@ def split(data: Any, share: float) -> tuple[Any, Any]:
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class ArrayExamples:
-    """What `examples` gave, to train on or to validate on; a `batching.Shardable`."""
+    """What `examples` gave, to train on or to validate on; a `batch_division.Shardable`."""
 
     data: Any
     batch_size: int
@@ -66,7 +66,7 @@ class ArrayExamples:
     """Batches in an epoch; None: all that there are."""
     first_epoch: int = 0
 
-    def divided(self, division: batching.BatchSharding) -> batching.BatchSource:
+    def divided(self, division: batch_division.BatchSharding) -> batch_division.BatchSource:
         """Cut batches of this size for these ranks."""
         cut = dataclasses.replace(division, batch_size=self.batch_size)
         whole = arrays.ArraySource(self.data, cut, self.seed)
@@ -98,7 +98,7 @@ class _Windows:
                 stacklevel=2,
             )
 
-    def epoch(self, number: int, start: int) -> Generator[batching.Batch, None, None]:
+    def epoch(self, number: int, start: int) -> Generator[batch_division.Batch, None, None]:
         passed, window = divmod(number - self._first_epoch, self._windows)
         done = order.steps(start, self._batch_size)
         first = window * self._steps * self._batch_size

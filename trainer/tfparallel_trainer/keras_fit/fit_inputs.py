@@ -12,7 +12,7 @@ import tensorflow as tf
 
 from tfparallel_trainer import errors
 from tfparallel_trainer.contract import job_file
-from tfparallel_trainer.data import batches, batching, nest, order, passes
+from tfparallel_trainer.data import batch_division, batches, nest, order, passes
 from tfparallel_trainer.keras_fit import array_inputs
 
 CLAIM = "output-dir"
@@ -85,8 +85,8 @@ class Arguments:
 class Inputs:
     """The data of a run."""
 
-    training: batching.Shardable
-    validation: batching.Shardable | None
+    training: batch_division.Shardable
+    validation: batch_division.Shardable | None
     batch_size: int
     """Examples in a step over all replicas."""
     steps: int | None
@@ -177,7 +177,7 @@ def _of_arrays(arguments: Arguments, seed: int | None) -> Inputs:
     )
 
 
-def _validation(arguments: Arguments) -> batching.Shardable | None:
+def _validation(arguments: Arguments) -> batch_division.Shardable | None:
     data = arguments.validation_data
     if data is None:
         return None
@@ -195,7 +195,7 @@ def _validation(arguments: Arguments) -> batching.Shardable | None:
     return _held_out(arguments, array_inputs.examples(x, y, weight, "validation_data"))
 
 
-def _held_out(arguments: Arguments, examples: Any) -> batching.Shardable:
+def _held_out(arguments: Arguments, examples: Any) -> batch_division.Shardable:
     count, steps = len(nest.leaves(examples)[0]), arguments.validation_steps
     size = arguments.validation_batch_size or arguments.batch_size or _even(count, steps)
     if steps is not None:

@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterator, Sequence
 from tfparallel_trainer import errors
 from tfparallel_trainer.checkpoint import files
 from tfparallel_trainer.contract import job_file
-from tfparallel_trainer.data import batching, feed, order
+from tfparallel_trainer.data import batch_division, feed, order
 from tfparallel_trainer.engines.engine import Engine, StepRequest, StepResult
 from tfparallel_trainer.lifecycle import stall
 from tfparallel_trainer.lifecycle.termination import Termination
@@ -159,7 +159,7 @@ class Training:
         if whole:
             self._end_epoch()
 
-    def _go_through(self, batches: Iterator[batching.Batch]) -> bool:
+    def _go_through(self, batches: Iterator[batch_division.Batch]) -> bool:
         """Make a step of each batch; whether the epoch ended before training did."""
         while execution := self._next_batches(batches):
             requests = self._observed_steps(execution)
@@ -179,7 +179,7 @@ class Training:
                 self._report()
         return True
 
-    def _next_batches(self, batches: Iterator[batching.Batch]) -> list[batching.Batch]:
+    def _next_batches(self, batches: Iterator[batch_division.Batch]) -> list[batch_division.Batch]:
         """Those of the next execution: nothing but steps is due before its end."""
         most: float = 1
         if self.engine.may_repeat and not self.observer.each_batch:
@@ -191,7 +191,7 @@ class Training:
         self.examples.expect(int(most))
         return list(itertools.islice(batches, int(most)))
 
-    def _observed_steps(self, batches: Sequence[batching.Batch]) -> _Requests:
+    def _observed_steps(self, batches: Sequence[batch_division.Batch]) -> _Requests:
         if not self.observer.each_batch:
             return self._make_steps(batches)
         self.observer.batch_begins(self._batches)
@@ -201,7 +201,7 @@ class Training:
         self.observer.batch_ends(self._batches - 1, {"loss": math.nan, **self._values()})
         return requests
 
-    def _make_steps(self, batches: Sequence[batching.Batch]) -> _Requests:
+    def _make_steps(self, batches: Sequence[batch_division.Batch]) -> _Requests:
         is_requested = {
             StepRequest.STOP: self.termination.asked,
             StepRequest.REPORT: self.reporter.due,
@@ -321,7 +321,7 @@ class Training:
         self.observer.evaluation_ends(values)
         return values
 
-    def _watched(self, batches: Iterator[batching.Batch]) -> Iterator[batching.Batch]:
+    def _watched(self, batches: Iterator[batch_division.Batch]) -> Iterator[batch_division.Batch]:
         for number, batch in enumerate(batches, 1):
             self.observer.evaluation_batch_begins(number - 1)
             yield batch

@@ -16,7 +16,7 @@ import tensorflow as tf
 
 from tfparallel_trainer import errors
 from tfparallel_trainer.comms import collectives
-from tfparallel_trainer.data import batching
+from tfparallel_trainer.data import batch_division
 from tfparallel_trainer.objective import loss, metric_sums, state
 from tfparallel_trainer.objective.replica import Replica
 
@@ -39,7 +39,7 @@ class Evaluator(abc.ABC):
         self._share_statistics = share_statistics
         self._averaged = averaged
 
-    def run(self, batches: Iterable[batching.Batch]) -> dict[str, float]:
+    def run(self, batches: Iterable[batch_division.Batch]) -> dict[str, float]:
         """Return loss and metrics over all examples, the same on every process."""
         self._share_statistics()
         with self._averaged():
@@ -52,7 +52,7 @@ class Evaluator(abc.ABC):
         return results
 
     @abc.abstractmethod
-    def sums(self, batch: batching.Batch) -> Any:
+    def sums(self, batch: batch_division.Batch) -> Any:
         """Numerators and denominators of the loss over a batch [2, terms]; updates the metrics."""
 
     @abc.abstractmethod

@@ -13,7 +13,7 @@ import tensorflow as tf
 from testing.trainer import ranks
 from tfparallel_trainer import errors
 from tfparallel_trainer.contract import job_file
-from tfparallel_trainer.data import batching
+from tfparallel_trainer.data import batch_division
 from tfparallel_trainer.engines import engine
 from tfparallel_trainer.engines.mesh import mesh_steps, repetition
 
@@ -98,7 +98,9 @@ def executed(monkeypatch: pytest.MonkeyPatch) -> collections.Counter[int]:
     lengths: collections.Counter[int] = collections.Counter()
     compute = mesh_steps.MeshTrainStep.compute_together
 
-    def counted(self: Any, step: int, batches: Sequence[batching.Batch], requests: Any) -> Any:
+    def counted(
+        self: Any, step: int, batches: Sequence[batch_division.Batch], requests: Any
+    ) -> Any:
         lengths[len(batches)] += 1
         return compute(self, step, batches, requests)
 
@@ -221,7 +223,7 @@ def test_examples_that_differ_are_found_in_any_step_of_an_execution(
 )
 def test_batches_of_one_shape_are_counted(lengths: Any, expected: int) -> None:
     batches = [
-        batching.Batch(
+        batch_division.Batch(
             sum(length or 0 for length in sizes),
             [None if length is None else (np.zeros((length, 3)), None, None) for length in sizes],
         )

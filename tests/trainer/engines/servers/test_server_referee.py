@@ -13,7 +13,7 @@ from testing.trainer import cases, losses, ranks, split_models
 from tfparallel_trainer import errors, user
 from tfparallel_trainer.comms import shape
 from tfparallel_trainer.contract import verification
-from tfparallel_trainer.data import batching
+from tfparallel_trainer.data import batch_division
 from tfparallel_trainer.engines.servers import server_referee
 from tfparallel_trainer.objective import metric_sums, replica, tracing, train_step
 from tfparallel_trainer.objective.referee import reference_model
@@ -51,15 +51,17 @@ def check(
 
     random = np.random.default_rng(0)
     part = (random.normal(size=(6, 3)), random.normal(size=(6, 2)), None)
-    sample = batching.rows(part, range(1))
+    sample = batch_division.rows(part, range(1))
     module = user.Module(
         pathlib.Path(__file__), {"build_model": build_model, "compile_model": compile_model}
     )
     mesh = shape.MeshShape(generation=ranks.generation())
     served = replica.build(module, mesh, 0, ranks.DEVICES[0], cases.SEED, sample)
     single = server_referee.build(module, mesh, cases.SEED, served.model, sample)
-    referee = server_referee.ServerReferee(served, single, batching.spec(part), 1, always=False)
-    served.closures.extend(tracing.trace(served, batching.spec(part)).closures)
+    referee = server_referee.ServerReferee(
+        served, single, batch_division.spec(part), 1, always=False
+    )
+    served.closures.extend(tracing.trace(served, batch_division.spec(part)).closures)
     change(served.model)
     assert referee.omission(0) is None
     assert referee.is_due(6)
@@ -68,7 +70,7 @@ def check(
     computed = train_step.compute_local_gradients(served, batch, tf.constant(0, tf.int64))
     served.optimizer.apply(computed.gradients, served.model.trainable_variables)
     measured = metric_sums.results(served, computed.isolated.contributions)
-    return referee(0, batching.Batch(6, [part]), before, float(computed.loss), measured)
+    return referee(0, batch_division.Batch(6, [part]), before, float(computed.loss), measured)
 
 
 def test_a_right_step_equals_one_process_with_its_random_numbers() -> None:

@@ -20,7 +20,7 @@ from testing.trainer import launch, ranks, server_jobs
 from tfparallel.backends.local import ports
 from tfparallel_trainer import errors, process_settings, tasks, user
 from tfparallel_trainer.comms import cluster, shape
-from tfparallel_trainer.data import batching, nest
+from tfparallel_trainer.data import batch_division, nest
 from tfparallel_trainer.engines import engine
 from tfparallel_trainer.engines.servers import asynchronous, control, ledger, presence, worker_steps
 from tfparallel_trainer.loop import preflight
@@ -320,7 +320,7 @@ def test_what_a_step_gives_is_read_from_its_vector() -> None:
         "training": types.SimpleNamespace(spec=None),
     }
     chief = asynchronous.Asynchronous(**parts, evaluation=None)
-    results, _ = chief.submit(0, [batching.Batch(4, [np.ones((4, 1))])], frozenset())
+    results, _ = chief.submit(0, [batch_division.Batch(4, [np.ones((4, 1))])], frozenset())
     step_results = [*results, *chief.drain()]
     assert counted == [12]
     assert step_results == [engine.StepResult({"loss": 0.5, "a": 0.2, "b": 0.3}, 4, True, 3)]

@@ -13,7 +13,7 @@ from testing.trainer import planned_models, reference, report_receiver, split_mo
 from testing.trainer import runs as trainings
 from tfparallel_trainer import errors
 from tfparallel_trainer.comms import agreement
-from tfparallel_trainer.contract import device_types, environment, exits, job_file, progress
+from tfparallel_trainer.contract import environment, exits, gpu_types, job_file, progress
 from tfparallel_trainer.engines.split import placement_report, plan_resolution
 from tfparallel_trainer.engines.split.model import graph, recording
 from tfparallel_trainer.engines.split.planning import hardware
@@ -229,7 +229,7 @@ def test_an_optimizer_that_cannot_train_parts_leaves_tensor_out() -> None:
 
 
 def test_the_least_memory_counts_and_plans_are_compared() -> None:
-    no_types = [len(device_types.DEVICE_TYPES)] * 3
+    no_types = [len(gpu_types.DEVICE_TYPES)] * 3
     answers: list[list[int]] = [[7, 5, 9], no_types, [(1 << 62) - 1] * 3, no_types]
     together = agreement.Peers(
         me=0, names=("chief-0", "worker-0", "worker-1"), gather=_gatherer(answers)
@@ -248,9 +248,9 @@ def test_the_least_memory_counts_and_plans_are_compared() -> None:
 
 def test_gpus_of_one_type_are_planned_with_its_figures(monkeypatch: pytest.MonkeyPatch) -> None:
     """No GPU is here, so what CUDA calls one is given."""
-    gpu = device_types.find_by_name("NVIDIA A100-SXM4-80GB")
+    gpu = gpu_types.find_by_name("NVIDIA A100-SXM4-80GB")
     assert gpu is not None
-    number = list(device_types.DEVICE_TYPES.values()).index(gpu)
+    number = list(gpu_types.DEVICE_TYPES.values()).index(gpu)
     monkeypatch.setattr(plan_resolution, "gpu_type", lambda: gpu)
     for numbers, type_name in (([number, number], gpu.name), ([number, number + 1], None)):
         peers = agreement.Peers(

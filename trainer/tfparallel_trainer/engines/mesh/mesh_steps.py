@@ -10,7 +10,7 @@ import tensorflow as tf
 
 from tfparallel_trainer import errors, user
 from tfparallel_trainer.contract import job_file
-from tfparallel_trainer.data import batching, nest
+from tfparallel_trainer.data import batch_division, nest
 from tfparallel_trainer.engines import engine
 from tfparallel_trainer.engines.mesh import repetition
 from tfparallel_trainer.objective import (
@@ -121,7 +121,12 @@ class MeshTrainStep(engine.Step):
         )
 
     def compute(
-        self, step: int, batch: batching.Batch, requests: engine.Numbers, *, gives_metrics: bool
+        self,
+        step: int,
+        batch: batch_division.Batch,
+        requests: engine.Numbers,
+        *,
+        gives_metrics: bool,
     ) -> train_step.StepOutput:
         """Run the step on this process's parts of a batch."""
         rank_parts = batch.parts
@@ -149,7 +154,7 @@ class MeshTrainStep(engine.Step):
         return train_step.StepOutput.unpack(vector.numpy(), len(self._replica.terms), metrics)
 
     def count_together(
-        self, batches: Sequence[batching.Batch], requests: frozenset[engine.StepRequest]
+        self, batches: Sequence[batch_division.Batch], requests: frozenset[engine.StepRequest]
     ) -> int:
         """Batches of one shape, up to the next step that is compared with one process."""
         is_larger = batches[0].examples > self._batch_size
@@ -163,7 +168,7 @@ class MeshTrainStep(engine.Step):
         return count if count > 1 and self._repetition is not None else 1
 
     def compute_together(
-        self, step: int, batches: Sequence[batching.Batch], requests: engine.Numbers
+        self, step: int, batches: Sequence[batch_division.Batch], requests: engine.Numbers
     ) -> Sequence[train_step.StepOutput]:
         """Run the steps in one call."""
         return self._repeat(step, [batch.parts for batch in batches], batches[0].examples, requests)
@@ -321,7 +326,7 @@ class MeshEvaluator(evaluate.Evaluator):
         self._traced: dict[int, Any] = {}
         self._report = evaluate.MetricReduction(replicas)
 
-    def sums(self, batch: batching.Batch) -> Any:
+    def sums(self, batch: batch_division.Batch) -> Any:
         """The sums over the parts of this process."""
         sums = np.zeros((2, len(self._replicas[0].terms)))
         for index, part in enumerate(batch.parts):

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from tfparallel_trainer.data import batching, nest
+from tfparallel_trainer.data import batch_division, nest
 
 ATTRIBUTES = {"_noinline": True}
 """Of a step: it stays a function of its own in the loop."""
@@ -59,7 +59,7 @@ def build_loop(step: Any, width: int, spec: Any) -> Any:
     )
 
 
-def count_alike(batches: Sequence[batching.Batch]) -> int:
+def count_alike(batches: Sequence[batch_division.Batch]) -> int:
     """How many of the first batches have parts of the first one's shapes, none of them empty."""
     shapes = _shapes(batches[0])
     count = 1
@@ -79,7 +79,7 @@ def _stacked(leaves: Sequence[Any]) -> tf.Tensor:
     return tf.convert_to_tensor(np.stack(leaves)) if is_array else tf.stack(leaves)
 
 
-def _shapes(batch: batching.Batch) -> list[tuple[int, ...]]:
+def _shapes(batch: batch_division.Batch) -> list[tuple[int, ...]]:
     """The shapes of all parts; none if a part is empty."""
     if any(part is None for part in batch.parts):
         return []

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from tfparallel_trainer.data import batching, nest
+from tfparallel_trainer.data import batch_division, nest
 from tfparallel_trainer.engines import engine
 from tfparallel_trainer.engines.servers import presence, server_referee, worker_steps
 from tfparallel_trainer.engines.servers.ledger import Ledger
@@ -58,7 +58,7 @@ class Work:
     """A batch that a worker computes."""
 
     step: int
-    batch: batching.Batch
+    batch: batch_division.Batch
 
 
 @dataclasses.dataclass(kw_only=True)
@@ -72,8 +72,8 @@ class Asynchronous:
     replica: Replica
     """The replica whose variables are on the servers."""
     steps: WorkerFunctions
-    training: batching.BatchSource
-    evaluation: batching.BatchSource | None
+    training: batch_division.BatchSource
+    evaluation: batch_division.BatchSource | None
     referee: server_referee.ServerReferee | None = None
     """Compares steps with one process."""
 
@@ -99,7 +99,10 @@ class Asynchronous:
         self._states = self._nothing()
 
     def submit(
-        self, step: int, batches: Sequence[batching.Batch], requests: frozenset[engine.StepRequest]
+        self,
+        step: int,
+        batches: Sequence[batch_division.Batch],
+        requests: frozenset[engine.StepRequest],
     ) -> tuple[Sequence[engine.StepResult], frozenset[engine.StepRequest]]:
         """Submit a batch to the next free worker."""
         (batch,) = batches
@@ -164,7 +167,7 @@ class Asynchronous:
     def barrier(self) -> None:
         """The chief alone runs the loop."""
 
-    def _evaluated(self, batches: Iterable[batching.Batch]) -> Iterator[Any]:
+    def _evaluated(self, batches: Iterable[batch_division.Batch]) -> Iterator[Any]:
         for number, batch in enumerate(batches):
             self.ledger.send(Work(number, batch), self._evaluate, (_leaves(batch),))
             while len(self.ledger) >= self._limit:
@@ -210,5 +213,5 @@ def waiting(workers: int) -> int:
     return workers * _WAITING_PER_WORKER
 
 
-def _leaves(batch: batching.Batch) -> list[tf.Tensor]:
+def _leaves(batch: batch_division.Batch) -> list[tf.Tensor]:
     return [tf.convert_to_tensor(leaf) for leaf in nest.leaves(batch.parts[0])]

@@ -14,7 +14,7 @@ from tfparallel_trainer import errors, random_state, user
 from tfparallel_trainer.checkpoint import keys
 from tfparallel_trainer.comms import shape
 from tfparallel_trainer.contract import verification
-from tfparallel_trainer.data import batching, nest
+from tfparallel_trainer.data import batch_division, nest
 from tfparallel_trainer.objective import replica, tracing
 from tfparallel_trainer.objective.referee import (
     findings,
@@ -74,7 +74,7 @@ class ServerReferee:
     def __call__(
         self,
         step: int,
-        batch: batching.Batch,
+        batch: batch_division.Batch,
         before: reference_model.Wholes,
         loss: float,
         metrics: dict[str, float],

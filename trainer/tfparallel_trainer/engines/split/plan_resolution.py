@@ -10,8 +10,8 @@ import tensorflow as tf
 
 from tfparallel_trainer import errors
 from tfparallel_trainer.comms import agreement, shape
-from tfparallel_trainer.contract import device_types, job_file, progress
-from tfparallel_trainer.contract.device_types import DEVICE_TYPES, DeviceType
+from tfparallel_trainer.contract import gpu_types, job_file, progress
+from tfparallel_trainer.contract.gpu_types import DEVICE_TYPES, DeviceType
 from tfparallel_trainer.contract.plan import Plan
 from tfparallel_trainer.engines.split.model import graph
 from tfparallel_trainer.engines.split.pipeline import cutting
@@ -178,7 +178,7 @@ def gpu_type() -> DeviceType | None:
     """The type of the GPUs of this process, if it is known and they have the same."""
     details = map(tf.config.experimental.get_device_details, tf.config.list_physical_devices("GPU"))
     gpu_names = {str(gpu.get("device_name")) for gpu in details}
-    return device_types.find_by_name(gpu_names.pop()) if len(gpu_names) == 1 else None
+    return gpu_types.find_by_name(gpu_names.pop()) if len(gpu_names) == 1 else None
 
 
 def device_memory(count: int) -> int | None:

@@ -12,7 +12,7 @@ from tfparallel_trainer import errors
 from tfparallel_trainer.checkpoint import files
 from tfparallel_trainer.comms import agreement, shape
 from tfparallel_trainer.contract import job_file, outputs, plan, progress
-from tfparallel_trainer.data import batching
+from tfparallel_trainer.data import batch_division
 from tfparallel_trainer.engines import engine, model_agreement, setup
 from tfparallel_trainer.engines.split import callback_model, placement_report, plan_resolution
 from tfparallel_trainer.engines.split.execution import captures, pipeline_steps, ranks
@@ -153,7 +153,9 @@ class SplitRun(engine.RunTemplate):
             )
         return pipeline_steps.PipelineEngine(self._ranks, step, evaluator, engine_setup.evaluation)
 
-    def _build_single(self, bare: Any, examples: batching.BatchSource) -> replica.Replica | str:
+    def _build_single(
+        self, bare: Any, examples: batch_division.BatchSource
+    ) -> replica.Replica | str:
         """Build the model of one process, on the first process, to compare steps with it.
 
         It is built before the ranks' heads, so that the user's functions stay bound to those.
@@ -265,7 +267,7 @@ def _mesh_of(settings: Settings, count: int) -> job_file.Mesh:
     return mesh
 
 
-def _last_batch(spec: job_file.TrainerSpec, examples: batching.BatchSource) -> int:
+def _last_batch(spec: job_file.TrainerSpec, examples: batch_division.BatchSource) -> int:
     """Number of examples of the smallest batch, if known before training."""
     whole, remainder = divmod(examples.examples or 0, spec.global_batch_size)
     return (

@@ -12,7 +12,7 @@ from tfparallel_trainer import errors, tasks, user
 from tfparallel_trainer.checkpoint import files
 from tfparallel_trainer.comms import cluster, devices, rendezvous, shape, tpu_name
 from tfparallel_trainer.contract import job_file, user_module
-from tfparallel_trainer.data import batching
+from tfparallel_trainer.data import batch_division
 from tfparallel_trainer.engines import engine, model_agreement, setup
 from tfparallel_trainer.engines.strategy import strategy_steps
 from tfparallel_trainer.objective import checks, independence, likeness, tracing
@@ -46,7 +46,7 @@ class StrategyRun(engine.RunTemplate):
         """Build the model within the strategy's scope."""
         context, strategy = self.context, self._strategy
         size, ranks = context.settings.job.trainer.global_batch_size, strategy.num_replicas_in_sync
-        division = batching.BatchSharding(
+        division = batch_division.BatchSharding(
             batch_size=size, ranks=ranks, local_ranks=self._local_ranks
         )
         engine_setup = setup.prepare(context, shape.MeshShape(), [""], strategy.scope, division)

@@ -17,7 +17,7 @@ import tensorflow as tf
 from tfparallel_trainer import user
 from tfparallel_trainer.comms import collectives
 from tfparallel_trainer.contract import verification
-from tfparallel_trainer.data import batching, nest
+from tfparallel_trainer.data import batch_division, nest
 from tfparallel_trainer.engines import engine
 from tfparallel_trainer.objective import (
     evaluate,
@@ -110,7 +110,7 @@ class ReplicatedModel:
         self,
         what: str,
         run: Callable[..., list[tf.Tensor]],
-        batch: batching.Batch,
+        batch: batch_division.Batch,
         spec: Any,
         *others: Any,
     ) -> list[tf.Tensor]:
@@ -194,7 +194,12 @@ class StrategyTrainStep(engine.Step):
             self.referee = Omission(omitted)
 
     def compute(
-        self, step: int, batch: batching.Batch, requests: engine.Numbers, *, gives_metrics: bool
+        self,
+        step: int,
+        batch: batch_division.Batch,
+        requests: engine.Numbers,
+        *,
+        gives_metrics: bool,
     ) -> train_step.StepOutput:
         """Run the step on all replicas."""
         first, number = tf.constant(requests, tf.float64), tf.constant(step, tf.int64)
@@ -213,7 +218,7 @@ class StrategyEngine(engine.Synchronous):
         traced: ReplicatedModel,
         step: StrategyTrainStep,
         evaluator: evaluate.Evaluator | None,
-        examples: batching.BatchSource | None,
+        examples: batch_division.BatchSource | None,
     ) -> None:
         super().__init__([traced.replica], step, evaluator, examples)
         self._steps = traced
@@ -234,7 +239,7 @@ class Omission:
         self._omitted = omitted
 
     def __call__(
-        self, step: int, batch: batching.Batch, changed: bool = False
+        self, step: int, batch: batch_division.Batch, changed: bool = False
     ) -> engine.Check | None:
         """Return an empty check of a step, by its number from 1."""
         omitted, self._omitted = self._omitted, []
@@ -251,7 +256,7 @@ class StrategyEvaluator(evaluate.Evaluator):
         self._steps = traced
         self._spec = spec
 
-    def sums(self, batch: batching.Batch) -> Any:
+    def sums(self, batch: batch_division.Batch) -> Any:
         """Over all replicas."""
         (total,) = self._steps.on_batch("the evaluation", _sums, batch, self._spec)
         return total.numpy()

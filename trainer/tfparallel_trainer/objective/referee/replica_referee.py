@@ -15,7 +15,7 @@ import numpy as np
 import tensorflow as tf
 
 from tfparallel_trainer.contract import verification
-from tfparallel_trainer.data import batching
+from tfparallel_trainer.data import batch_division
 from tfparallel_trainer.objective import replica
 from tfparallel_trainer.objective.referee import (
     comparison,
@@ -93,7 +93,7 @@ class ReplicaReferee:
         self.steps_to_check = self._schedule.steps_to_check
 
     def __call__(
-        self, step: int, batch: batching.Batch, changed: bool = False
+        self, step: int, batch: batch_division.Batch, changed: bool = False
     ) -> Callable[[], verification.Check] | None:
         """Return the check of the step of a number, from 1, that was made on a batch, if it is due.
 
@@ -103,7 +103,7 @@ class ReplicaReferee:
             return None
         return functools.partial(self._verify, step, batch)
 
-    def _verify(self, step: int, batch: batching.Batch) -> verification.Check:
+    def _verify(self, step: int, batch: batch_division.Batch) -> verification.Check:
         """Compare a step.
 
         Raises:
@@ -136,7 +136,9 @@ class ReplicaReferee:
             named = [variables[0].changing[index].quantity for index in differing]
             raise findings.error(findings.Fault.STATE, step, named, apart.max())
 
-    def _sample(self, step: int, batch: batching.Batch, counts: Sequence[int]) -> sides.Sample:
+    def _sample(
+        self, step: int, batch: batch_division.Batch, counts: Sequence[int]
+    ) -> sides.Sample:
         """Choose the examples of a check."""
         parts = [
             sampling.choose(part, counts[rank_replica.data.index])
@@ -172,7 +174,7 @@ class ReplicaReferee:
             raise findings.training_differs(step)
 
     def _check(
-        self, step: int, batch: batching.Batch, counts: Sequence[int]
+        self, step: int, batch: batch_division.Batch, counts: Sequence[int]
     ) -> verification.Check | None:
         """Compare, and repeat it where something differs; None if a device has no memory for it."""
         sample = self._sample(step, batch, counts)

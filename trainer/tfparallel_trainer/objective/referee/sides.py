@@ -10,7 +10,7 @@ import tensorflow as tf
 
 from tfparallel_trainer import errors
 from tfparallel_trainer.comms import collectives, devices
-from tfparallel_trainer.data import batching
+from tfparallel_trainer.data import batch_division
 from tfparallel_trainer.objective import eager_options, evaluate, replica, train_step
 from tfparallel_trainer.objective.referee import (
     draws,
@@ -80,7 +80,7 @@ class Sides:
         """Run the ranks' step; gives what each replica gave (see `observe`), and its gradients."""
         rows = np.cumsum([0, *sample.counts])
         parts = [
-            batching.rows(
+            batch_division.rows(
                 sample.whole,
                 range(rows[rank_replica.data.index], rows[rank_replica.data.index + 1]),
             )

@@ -13,7 +13,7 @@ import pytest
 from testing import repeats
 from testing.trainer import planned_graphs, planned_models, split_models
 from tfparallel_trainer import errors
-from tfparallel_trainer.contract import device_types, plan
+from tfparallel_trainer.contract import gpu_types, plan
 from tfparallel_trainer.engines.split.model import graph, recording
 from tfparallel_trainer.engines.split.planning import (
     blocks,
@@ -207,13 +207,13 @@ def test_a_gpu_has_the_memory_and_the_speed_of_its_type() -> None:
         choose.plan_for(subject(planned_models.perceptron, cluster), search_space.Constraints())
         for cluster in (
             hardware.DeviceCluster(processes=2),
-            hardware.DeviceCluster.of_type(2, 1, device_types.DEVICE_TYPES["L4"]),
+            hardware.DeviceCluster.of_type(2, 1, gpu_types.DEVICE_TYPES["L4"]),
         )
     )
     assert gpus.step_seconds < cores.step_seconds
     assert (gpus.device_type, cores.device_type) == ("L4", None)
-    assert gpus.memory == device_types.DEVICE_TYPES["L4"].memory
-    device = hardware.Device.of_type(device_types.DEVICE_TYPES["A100-80GB"], memory=2**30)
+    assert gpus.memory == gpu_types.DEVICE_TYPES["L4"].memory
+    device = hardware.Device.of_type(gpu_types.DEVICE_TYPES["A100-80GB"], memory=2**30)
     assert device.memory == 2**30
     assert device.flops_of("bfloat16") == 2 * device.flops_of("float32")
     node = dataclasses.replace(NODE, dtype="float16")
@@ -221,7 +221,7 @@ def test_a_gpu_has_the_memory_and_the_speed_of_its_type() -> None:
 
 
 def test_what_does_not_fit_a_gpu_names_one_that_it_fits() -> None:
-    tight = hardware.DeviceCluster.of_type(2, 1, device_types.DEVICE_TYPES["L4"], 10 * 2**20)
+    tight = hardware.DeviceCluster.of_type(2, 1, gpu_types.DEVICE_TYPES["L4"], 10 * 2**20)
     with pytest.raises(
         errors.BadConfigurationError, match=r"or on devices of .* \(a T4 has it\)\.$"
     ):

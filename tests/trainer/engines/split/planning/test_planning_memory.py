@@ -17,7 +17,7 @@ import tensorflow as tf
 from testing import repeats
 from testing.trainer import planned_models, ranks, split_partition
 from tfparallel_trainer.comms import shape
-from tfparallel_trainer.data import arrays, batching
+from tfparallel_trainer.data import arrays, batch_division
 from tfparallel_trainer.engines.split.execution import pipeline_steps
 from tfparallel_trainer.engines.split.execution import ranks as engine
 from tfparallel_trainer.engines.split.model import recording, skeleton
@@ -65,7 +65,7 @@ def peaks(name: str, optimizer_name: str) -> tuple[int, float]:
         for number in (first, last.tensor)
     )
     examples = arrays.ArraySource(
-        (inputs, expected, None), batching.BatchSharding(rows, 1, (0,)), None
+        (inputs, expected, None), batch_division.BatchSharding(rows, 1, (0,)), None
     )
     mesh = shape.MeshShape(generation=ranks.generation())
     divided = split_partition.divide(recorded, mesh)

@@ -6,7 +6,7 @@ import tensorflow as tf
 
 from tfparallel_trainer import errors, user
 from tfparallel_trainer.comms import collectives
-from tfparallel_trainer.data import batching
+from tfparallel_trainer.data import batch_division
 from tfparallel_trainer.engines import engine
 from tfparallel_trainer.engines.split.execution import (
     backward,
@@ -50,7 +50,12 @@ class PipelineTrainStep(engine.Step):
         self._kinds: step_reduction.Kinds = {}
 
     def compute(
-        self, step: int, batch: batching.Batch, requests: engine.Numbers, *, gives_metrics: bool
+        self,
+        step: int,
+        batch: batch_division.Batch,
+        requests: engine.Numbers,
+        *,
+        gives_metrics: bool,
     ) -> train_step.StepOutput:
         """Run the step on this process's parts of a batch."""
         shares = self._ranks.shares(batch.examples)
@@ -171,7 +176,7 @@ class PipelineEngine(engine.Synchronous):
         local_ranks: ranks.Ranks,
         step: PipelineTrainStep,
         evaluator: evaluate.Evaluator | None,
-        examples: batching.BatchSource | None,
+        examples: batch_division.BatchSource | None,
     ) -> None:
         super().__init__([rank.head for rank in local_ranks.local], step, evaluator, examples)
         self._ranks = local_ranks
@@ -200,7 +205,7 @@ class PipelineEvaluator(evaluate.Evaluator):
         self._spec = spec
         self._traced: dict[stage_worker.Shares, Any] = {}
 
-    def sums(self, batch: batching.Batch) -> Any:
+    def sums(self, batch: batch_division.Batch) -> Any:
         """The sums over this process's ranks that report the loss."""
         shares = self._ranks.shares(batch.examples)
         return self._function(shares)(self._ranks.parts(batch, shares)).numpy()

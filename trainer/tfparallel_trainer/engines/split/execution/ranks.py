@@ -14,7 +14,7 @@ import tensorflow as tf
 
 from tfparallel_trainer import errors, user
 from tfparallel_trainer.comms import collectives, shape
-from tfparallel_trainer.data import arrays, batching, nest, order
+from tfparallel_trainer.data import arrays, batch_division, nest, order
 from tfparallel_trainer.engines.split import step_timing
 from tfparallel_trainer.engines.split.execution import (
     loss_head,
@@ -77,7 +77,7 @@ class Ranks:
         """Numbers of examples of each place along the data axis."""
         return tuple(len(part) for part in order.split(examples, self.partition.mesh.data))
 
-    def parts(self, batch: batching.Batch, shares: stage_worker.Shares) -> dict[int, Any]:
+    def parts(self, batch: batch_division.Batch, shares: stage_worker.Shares) -> dict[int, Any]:
         """This process's parts of a batch by their place along the data axis, as tensors.
 
         If their sizes are not those that other processes expect, it is a UserCodeError.
@@ -278,7 +278,7 @@ def build(
     skeleton: Any,
     partition: Partition,
     places: Mapping[int, str],
-    examples: batching.BatchSource,
+    examples: batch_division.BatchSource,
 ) -> Ranks:
     """Build this process's ranks, on their devices.
 

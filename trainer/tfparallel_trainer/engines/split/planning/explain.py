@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Sequence
 
 from tfparallel_trainer.contract import limits, plan, progress
-from tfparallel_trainer.contract.device_types import DEVICE_TYPES
+from tfparallel_trainer.contract.gpu_types import DEVICE_TYPES
 from tfparallel_trainer.engines.split.pipeline import schedule
 from tfparallel_trainer.engines.split.planning.search_space import describe
 

@@ -7,7 +7,7 @@ from typing import Self
 import numpy as np
 
 from tfparallel_trainer.comms import shape
-from tfparallel_trainer.contract.device_types import DeviceType
+from tfparallel_trainer.contract.gpu_types import DeviceType
 
 _OF_PEAK = 0.5
 """Share of a GPU's peak that products of matrices reach, roughly."""

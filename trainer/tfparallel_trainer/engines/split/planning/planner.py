@@ -11,7 +11,7 @@ import keras
 from tfparallel_trainer import errors, user
 from tfparallel_trainer.checkpoint import slots
 from tfparallel_trainer.contract import plan
-from tfparallel_trainer.contract.device_types import DEVICE_TYPES
+from tfparallel_trainer.contract.gpu_types import DEVICE_TYPES
 from tfparallel_trainer.engines.split.layers import elementwise
 from tfparallel_trainer.engines.split.model import graph, skeleton
 from tfparallel_trainer.engines.split.planning import (

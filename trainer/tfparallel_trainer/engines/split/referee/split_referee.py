@@ -17,7 +17,7 @@ import numpy as np
 
 from tfparallel_trainer import errors
 from tfparallel_trainer.contract import verification
-from tfparallel_trainer.data import batching
+from tfparallel_trainer.data import batch_division
 from tfparallel_trainer.engines.split.execution import ranks
 from tfparallel_trainer.engines.split.referee import single_process, step_trial
 from tfparallel_trainer.objective import tracing
@@ -62,7 +62,7 @@ class SplitReferee:
         self._obstacle = trials.obstacle
 
     def __call__(
-        self, step: int, batch: batching.Batch, changed: bool = False
+        self, step: int, batch: batch_division.Batch, changed: bool = False
     ) -> Callable[[], verification.Check] | None:
         """Return the check of the step of a number, from 1, that was made on a batch, if it is due.
 
@@ -72,7 +72,7 @@ class SplitReferee:
             return None
         return functools.partial(self._verify, step, batch)
 
-    def _verify(self, step: int, batch: batching.Batch) -> verification.Check:
+    def _verify(self, step: int, batch: batch_division.Batch) -> verification.Check:
         """Compare a step.
 
         Raises:
@@ -87,7 +87,7 @@ class SplitReferee:
                 self._obstacle = str(error)
         return findings.incomparable(step, self._obstacle, has_copies=has_copies)
 
-    def _check(self, step: int, batch: batching.Batch) -> verification.Check:
+    def _check(self, step: int, batch: batch_division.Batch) -> verification.Check:
         """Compare, and repeat it where something differs."""
         if not self._can_gather:
             self._require_memory()

@@ -9,7 +9,7 @@ import numpy as np
 import tensorflow as tf
 
 from tfparallel_trainer.checkpoint import shard
-from tfparallel_trainer.data import batching, order
+from tfparallel_trainer.data import batch_division, order
 from tfparallel_trainer.engines.split.execution import pipeline_steps, ranks, stage_worker
 from tfparallel_trainer.engines.split.model import recording
 from tfparallel_trainer.engines.split.pipeline import partition
@@ -97,7 +97,7 @@ class Trials:
             omitted.append("BatchNormalization of each replica's own examples")
         return omitted
 
-    def sample(self, step: int, batch: batching.Batch) -> TrialSample:
+    def sample(self, step: int, batch: batch_division.Batch) -> TrialSample:
         """Choose some examples of a batch; all processes call it."""
         examples = self._count(batch.examples)
         shares = self._ranks.shares(examples)
@@ -152,7 +152,9 @@ class Trials:
         rows = np.cumsum([0, *sample.shares])
         places = {rank.data for rank in self._ranks.local if sample.shares[rank.data]}
         parts = {
-            data_index: batching.rows(sample.whole, range(rows[data_index], rows[data_index + 1]))
+            data_index: batch_division.rows(
+                sample.whole, range(rows[data_index], rows[data_index + 1])
+            )
             for data_index in sorted(places)
         }
         loss, gradients = self._traced[sample.shares](tf.constant(sample.step, tf.int64), parts)

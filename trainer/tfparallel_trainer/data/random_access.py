@@ -22,7 +22,7 @@ import numpy.typing as npt
 import tensorflow as tf
 
 from tfparallel_trainer import errors
-from tfparallel_trainer.data import batching, fingerprints, nest, order, passes
+from tfparallel_trainer.data import batch_division, fingerprints, nest, order, passes
 from tfparallel_trainer.storage import fetch
 
 _HEAD = struct.Struct("<QI")
@@ -64,7 +64,7 @@ class Rows:
 class RowsSource:
     """Batches of such examples; what a function gives instead of an example is a UserCodeError."""
 
-    def __init__(self, rows: Rows, division: batching.BatchSharding) -> None:
+    def __init__(self, rows: Rows, division: batch_division.BatchSharding) -> None:
         self._rows = rows
         self._division = division
         self._functions = [_traced(function) for function in rows.functions]
@@ -83,22 +83,24 @@ class RowsSource:
             first = self._prepare(tf.zeros((), tf.int64), self._seeds(0))
             return nest.convert(lambda part: part[tf.newaxis], nest.triple(first))
 
-    def epoch(self, number: int, start: int) -> Generator[batching.Batch, None, None]:
+    def epoch(self, number: int, start: int) -> Generator[batch_division.Batch, None, None]:
         sizes = [len(part) for part in self._division.parts(range(self._division.batch_size))]
         with tf.device("CPU:0"):
             examples = self._examples(number, start).batch(sum(sizes))
         return self._cut(iter(examples), start)
 
-    def _cut(self, pending: Iterator[Any], start: int) -> Generator[batching.Batch, None, None]:
+    def _cut(
+        self, pending: Iterator[Any], start: int
+    ) -> Generator[batch_division.Batch, None, None]:
         for positions in order.batches(self.examples, self._division.batch_size, start):
             ranges = self._division.parts(positions)
             whole = nest.triple(next(pending)) if any(ranges) else None
             parts: list[Any] = []
             first = 0
             for part in ranges:
-                parts.append(batching.rows(whole, range(first, first + len(part))))
+                parts.append(batch_division.rows(whole, range(first, first + len(part))))
                 first += len(part)
-            yield batching.Batch(len(positions), parts, self._rows.examples.fingerprint)
+            yield batch_division.Batch(len(positions), parts, self._rows.examples.fingerprint)
 
     def _examples(self, epoch: int, start: int) -> tf.data.Dataset:
         batches = order.batches(self.examples, self._division.batch_size, start)
@@ -160,7 +162,7 @@ def of_arrays(arrays: Any) -> Examples:
     """The rows of arrays (x, y, sample_weight), each with as many parts as are there."""
     with tf.device("CPU:0"):
         tensors = nest.convert(tf.convert_to_tensor, nest.example(arrays))
-    count = batching.count(arrays)
+    count = batch_division.count(arrays)
     return Examples(
         count,
         lambda number: nest.convert(lambda tensor: tf.gather(tensor, number), tensors),
