@@ -21,6 +21,10 @@ PAUSES, PAUSE_SECONDS = 14, 2.0
 long; the pauses of the engine are cut to it."""
 
 
+_TIMES = ("time", "since", "seconds")
+"""Names of fields whose values follow the clock end with these."""
+
+
 @dataclasses.dataclass(frozen=True)
 class Outcome:
     """What remains at the end, without what no two runs share."""
@@ -81,7 +85,7 @@ def _outcome(api: memory_api.MemoryApi) -> Outcome:
 def _timeless(value: Any) -> Any:
     """Leave out times, and the condition that reports refusals: it stays when they are over."""
     if isinstance(value, dict):
-        return {k: _timeless(v) for k, v in value.items() if not k.lower().endswith("time")}
+        return {k: _timeless(v) for k, v in value.items() if not k.lower().endswith(_TIMES)}
     if isinstance(value, list):
         return [_timeless(item) for item in value if not _refused(item)]
     return value
