@@ -183,7 +183,13 @@ def _losses(samples: Samples) -> str:
 
 
 def _middle(values: Sequence[float]) -> str:
-    return f"{statistics.median(values):.3g} ({min(values):.3g}…{max(values):.3g})"
+    least, mid, most = map(_rounded, (min(values), statistics.median(values), max(values)))
+    return f"{mid} ({least}…{most})"
+
+
+def _rounded(value: float) -> str:
+    """Three digits that count, without an exponent."""
+    return f"{float(f'{value:.3g}'):g}"
 
 
 def _machine(repeats: int) -> list[str]:
