@@ -38,7 +38,8 @@ UNKNOWN = "keras.layers.Lambda(call, (4,))"
 
 
 def choice_of_the_page() -> str:
-    (job,) = pages.blocks(paths.PAGES / "how-to/model-interface.md", "yaml")
+    blocks = pages.blocks(paths.PAGES / "how-to/model-interface.md", "yaml")
+    (job,) = [block for block in blocks if "jitCompile" in block]
     choice: str = yaml.safe_load(job)["spec"]["trainer"]["jitCompile"]
     return choice
 
