@@ -11,7 +11,6 @@ import multiprocessing
 import multiprocessing.context
 import os
 import pathlib
-import random
 import runpy
 import signal
 import subprocess
@@ -22,6 +21,7 @@ from multiprocessing import connection
 from typing import Protocol, TypeVar
 
 from testing import paths
+from tfparallel_trainer.agent import child
 
 PRELOADED = "testing.trainer.preloaded"
 LIMITS = {
@@ -181,20 +181,12 @@ def _run(command: Command) -> None:
     sys.stdout = os.fdopen(1, "w", closefd=False)
     sys.stderr = os.fdopen(2, "w", buffering=1, errors="backslashreplace", closefd=False)
     signal.signal(signal.SIGINT, signal.default_int_handler)
-    _reseed()
+    child.reseed()
     try:
         _execute(command.arguments)
     except Exception as error:
         sys.excepthook(type(error), error, error.__traceback__)
         sys.exit(1)
-
-
-def _reseed() -> None:
-    """Draw new seeds, as a new process does; a fork has those of its parent."""
-    import numpy as np
-
-    random.seed()
-    np.random.seed()
 
 
 def _execute(arguments: Sequence[str]) -> None:

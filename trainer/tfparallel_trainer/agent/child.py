@@ -69,7 +69,7 @@ def fork() -> int:
     pid = os.fork()
     if pid == 0:
         release()
-        _reseed()
+        reseed()
     return pid
 
 
@@ -130,7 +130,7 @@ def _children() -> list[int]:
         return []
 
 
-def _reseed() -> None:
+def reseed() -> None:
     """Draw new seeds, as a new process does; a fork has those of its parent."""
     import numpy as np
 

@@ -12,6 +12,7 @@ Raw = Mapping[str, Any]
 
 _ROLES = {role.label: role for role in types.Role}
 
+_SCHEDULED = "PodScheduled"
 _DISRUPTION = "DisruptionTarget"
 """Condition of a pod that the cluster is about to delete, or has deleted."""
 
@@ -83,11 +84,7 @@ def delete_by(item: Raw) -> datetime.datetime | None:
 
 def ready(node: Raw) -> bool:
     """Whether a node's kubelet says that it is ready."""
-    conditions = (node.get("status") or {}).get("conditions") or ()
-    return any(
-        condition.get("type") == "Ready" and condition.get("status") == "True"
-        for condition in conditions
-    )
+    return bool(_find_condition(node.get("status") or {}, "Ready"))
 
 
 def pod(item: Raw) -> observation.Pod | None:
@@ -106,7 +103,7 @@ def pod(item: Raw) -> observation.Pod | None:
     container = _container(status)
     state: Raw = container.get("state") or {}
     ended = _exit(item, status, container)
-    target = _disruption(status)
+    target = _find_condition(status, _DISRUPTION)
     source: Raw = status if status.get("reason") else target
     return observation.Pod(
         name=metadata["name"],
@@ -293,10 +290,7 @@ def _phase(status: Raw, state: Raw, ended: observation.Exit | None) -> observati
 
 def _find_schedule_time(status: Raw) -> datetime.datetime | None:
     """Return when a pod got its node; None: it has none yet."""
-    for condition in status.get("conditions") or ():
-        if condition.get("type") == "PodScheduled" and condition.get("status") == "True":
-            return observation.parse_time(condition.get("lastTransitionTime"))
-    return None
+    return observation.parse_time(_find_condition(status, _SCHEDULED).get("lastTransitionTime"))
 
 
 def _find_start_time(state: Raw) -> datetime.datetime | None:
@@ -305,12 +299,12 @@ def _find_start_time(state: Raw) -> datetime.datetime | None:
     return observation.parse_time(of_process.get("startedAt"))
 
 
-def _disruption(status: Raw) -> Raw:
-    """Return the condition DisruptionTarget if it is true; else empty."""
-    for condition in status.get("conditions") or ():
-        if condition.get("type") == _DISRUPTION and condition.get("status") == "True":
-            disruption: Raw = condition
-            return disruption
+def _find_condition(status: Raw, kind: str, value: str = "True") -> Raw:
+    """Return a condition of an object that has a value; else empty."""
+    conditions: Sequence[Raw] = status.get("conditions") or ()
+    for condition in conditions:
+        if condition.get("type") == kind and condition.get("status") == value:
+            return condition
     return {}
 
 
@@ -378,10 +372,8 @@ def _waiting(status: Raw) -> str:
             waiting_state = (container.get("state") or {}).get("waiting") or {}
             if waiting_state.get("reason", "") not in pending_reasons.UNREMARKABLE:
                 return _words(waiting_state)
-    for condition in status.get("conditions") or ():
-        if condition.get("type") == "PodScheduled" and condition.get("status") == "False":
-            return remedies.without_preemption(_words(condition))
-    return ""
+    unscheduled = _find_condition(status, _SCHEDULED, "False")
+    return remedies.without_preemption(_words(unscheduled)) if unscheduled else ""
 
 
 def _words(state: Raw) -> str:
