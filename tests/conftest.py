@@ -14,6 +14,7 @@ pytest_plugins = [
     "testing.pytest_plugin.times",
     "testing.pytest_plugin.scopes",
     "testing.pytest_plugin.heap",
+    "testing.pytest_plugin.keras_defaults",
     "testing.pytest_plugin.examples",
 ]
 

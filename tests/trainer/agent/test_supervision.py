@@ -117,8 +117,11 @@ class Start:
         self.url = url
         self.started: list[Agent] = []
 
-    def __call__(self, trainer: str, before: str = "", **variables: str) -> Agent:
-        job = {"name": "j", "strategy": "Mirrored", "trainer": {"epochs": 1}}
+    def __call__(
+        self, trainer: str, before: str = "", uri: str | None = None, **variables: str
+    ) -> Agent:
+        settings = {"epochs": 1, **({"checkpoint": {"uri": uri}} if uri else {})}
+        job = {"name": "j", "strategy": "Mirrored", "trainer": settings}
         (self.folder / "job.json").write_text(json.dumps(job))
         mark = jobs.new_mark()
         all_variables = {
@@ -291,6 +294,18 @@ def test_a_refusal_ends_the_container_at_once(
 def test_a_job_that_cannot_train_gets_no_agent(start: Start, endpoint: Endpoint) -> None:
     agent = start("assert os.getpid() == agent\nos._exit(78)", TFPARALLEL_JOB_FILE="/none")
     assert agent.end() == (78, "")
+    assert endpoint.questions == []
+
+
+def test_it_leaves_a_bucket_to_the_trainer(start: Start, endpoint: Endpoint) -> None:
+    """A client of a bucket starts threads, which a fork loses."""
+    agent = start(
+        "assert os.getpid() != agent\nassert not opened\nos._exit(0)",
+        "from tfparallel_trainer.storage import connection\n"
+        "opened, connection._store = [], lambda *address: opened.append(address)\n",
+        uri="s3://bucket/runs",
+    )
+    assert agent.end() == (0, "")
     assert endpoint.questions == []
 
 

@@ -2,7 +2,8 @@
 
 A restart then costs no new container and no import. TensorFlow's runtime is untouched here: this
 process opens no device and runs no operation. It starts no thread but those of OpenBLAS, which end
-before a fork and begin again after it.
+before a fork and begin again after it. It therefore asks no bucket either: the threads of a
+bucket's client would be missing in the trainer, which would wait for them forever.
 """
 
 import os
@@ -17,6 +18,7 @@ from tfparallel_trainer.lifecycle import termination
 from tfparallel_trainer.loop import preflight
 from tfparallel_trainer.process_settings import Settings
 from tfparallel_trainer.reporting import console, results
+from tfparallel_trainer.storage import folder
 
 _OOM_EVENTS = pathlib.Path("/sys/fs/cgroup/memory.events")
 
@@ -48,9 +50,9 @@ def supervise(
     except Exception:
         return started  # The trainer meets the same error, and reports it.
     child.prepare()
-    folder, run = pathlib.Path.cwd(), _first_run(env)
+    working_folder, run = pathlib.Path.cwd(), _first_run(env)
     while True:
-        os.chdir(folder)  # Somebody may have emptied and recreated it.
+        os.chdir(working_folder)  # Somebody may have emptied and recreated it.
         requests, oom_kills = child.Requests(), _count_oom_kills()
         try:
             pid = child.fork()
@@ -77,8 +79,9 @@ def _read_settings(env: Mapping[str, str]) -> Settings | None:
     """Return the settings of a job that can train; None: the trainer itself says why not."""
     try:
         settings = process_settings.read(env)
-        preflight.check(settings)
-        return None if results.end_of(settings) is not None else settings
+        preflight.check_settings(settings)
+        is_local = isinstance(settings.results, folder.Folder)
+        return None if is_local and results.end_of(settings) is not None else settings
     except Exception:
         return None
 

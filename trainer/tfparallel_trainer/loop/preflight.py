@@ -16,6 +16,11 @@ def check(settings: Settings) -> None:
     """Refuse (BadConfigurationError) what is impossible before anything is started."""
     _check_bucket(settings)
     _check_module(settings)
+    check_settings(settings)
+
+
+def check_settings(settings: Settings) -> None:
+    """Refuse what the settings alone show to be impossible; nothing is read, no thread starts."""
     strategy, processes = settings.job.strategy, len(settings.cluster.tasks)
     _check_evaluator(settings)
     if settings.evaluates:
