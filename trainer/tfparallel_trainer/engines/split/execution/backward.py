@@ -12,6 +12,7 @@ from tfparallel_trainer.engines.split.execution import (
     gradient_sum,
     loss_head,
     microbatch_function,
+    microbatches,
     rank_model,
     rank_transport,
     stage_worker,
@@ -45,10 +46,13 @@ class TrainingWorker(stage_worker.StageWorker):
         self.gradients: dict[str, Any] = dict.fromkeys(rank.trained)
         """Over all microbatches, once the last backward pass is made."""
         self.statistics: dict[str, tf.Tensor] = {}
-        self._moments: dict[schedule.Action, tuple[tf.Tensor, tf.Tensor]] = {}
-        """Begin and end of what it does; the rest of a step it waits."""
         with tf.device(rank.device):
             self.scale = rank.optimizer.scale()
+        shape = (partition.microbatches, len(schedule.Pass), 2)
+        with tf.device(rank.clock.processor):
+            self._moments = tf.zeros(shape, tf.float64)
+            """Begin and end of what it does, by microbatch and pass; the rest of a step it waits.
+            """
 
     def set_batch_denominators(self, denominators: tf.Tensor) -> None:
         """Divide the losses of later backward passes by denominators over the whole batch."""
@@ -67,7 +71,47 @@ class TrainingWorker(stage_worker.StageWorker):
                 results += self._forward(action).tensors
             else:
                 results += self._backward(action)
-        self._moments[action] = (begin, self._read_clock())
+        end = self._read_clock()
+        position = [action.microbatch + self._turn, list(schedule.Pass).index(action.work)]
+        with tf.device(self.rank.clock.processor):
+            self._moments = tf.tensor_scatter_nd_update(
+                self._moments, [tf.stack(position)], [tf.stack([begin, end])]
+            )
+
+    def begin_loop(self, turns: int) -> None:
+        """Prepare for so many turns of a loop, like the actions before it."""
+        for total in self._sums.values():
+            total.begin_loop(turns)
+
+    def end_loop(self, turns: int, carried: Mapping[stage_worker.Slot, Any]) -> None:
+        """Go on from what the last turn of a loop has left."""
+        super().end_loop(turns, carried)
+        for total in self._sums.values():
+            total.end_loop()
+        self._remaining -= turns - 1
+        if not self._remaining:
+            with self.ordering.compute() as results:
+                results += self._complete_gradients()
+
+    def carried(self) -> dict[stage_worker.Slot, Any]:
+        """What later actions need of earlier ones: tensors and arrays."""
+        constant = {
+            tensor.ref() for key, tensor in self.values.items() if key not in self.statistics
+        }
+        carried = super().carried()
+        carried |= {
+            ("kept", microbatch, position): tensor
+            for microbatch, result in self._forward_results.items()
+            for position, tensor in enumerate(result.kept)
+            if tensor.ref() not in constant
+        }
+        carried |= {("statistic", key): tensor for key, tensor in self.statistics.items()}
+        carried |= {
+            ("sum", key, position): tensor
+            for key, total in self._sums.items()
+            for position, tensor in enumerate(total.carried())
+        }
+        return carried | {("moments",): self._moments}
 
     def assigned(self, key: str) -> Any:
         """A weight as the forward passes have left it."""
@@ -89,18 +133,40 @@ class TrainingWorker(stage_worker.StageWorker):
         mesh = self._partition.mesh
         tells = float(self.rank.is_first and self.rank.data == 0)
         with tf.device(self.rank.clock.processor):
-            nothing = tf.zeros((), tf.float64)
-            lasted = [end - begin for begin, end in self._moments.values()]
-            seconds = tf.add_n([nothing, *lasted]) * (mesh.stage / mesh.size)
-            actions = [
-                schedule.Action(work, microbatch)
-                for microbatch in range(self._partition.microbatches)
-                for work in schedule.Pass
-            ]
-            moments = [self._moments.get(action, (nothing, nothing)) for action in actions]
+            begins, ends = tf.unstack(self._moments, axis=-1)
+            seconds = tf.reduce_sum(ends - begins) * (mesh.stage / mesh.size)
             one_hot = tf.one_hot(self.rank.stage.index, mesh.stage, dtype=tf.float64)
-            of_all = tells * one_hot[:, tf.newaxis] * tf.reshape(tf.stack(moments), (-1,))
+            of_all = tells * one_hot[:, tf.newaxis] * tf.reshape(self._moments, (-1,))
             return tf.concat([seconds * one_hot, tf.reshape(of_all, (-1,))], 0)
+
+    def _restore(self, carried: Mapping[stage_worker.Slot, Any]) -> None:
+        super()._restore(carried)
+        for microbatch, result in self._forward_results.items():
+            self._forward_results[microbatch] = result.with_kept(
+                [
+                    carried.get(("kept", microbatch, position), tensor)
+                    for position, tensor in enumerate(result.kept)
+                ]
+            )
+        self._change_weights({key: carried["statistic", key] for key in self.statistics})
+        for key, total in self._sums.items():
+            total.restore(
+                [carried["sum", key, position] for position in range(len(total.carried()))]
+            )
+        self._moments = carried["moments",]
+
+    def _renumber(self, offset: int) -> None:
+        super()._renumber(offset)
+        self._forward_results = {
+            microbatch + offset: result for microbatch, result in self._forward_results.items()
+        }
+
+    def _change_weights(self, changed: Mapping[str, tf.Tensor]) -> None:
+        """Take what a forward pass has assigned to weights."""
+        # What the examples do not decide is assigned once in a step, not by each microbatch.
+        assigned = self.effects.assigned
+        self.values |= {key: value for key, value in changed.items() if key not in assigned}
+        self.statistics |= changed
 
     def _read_clock(self, *, begins_action: bool = False) -> tf.Tensor:
         """The time at which this rank has done everything before, by the clock of its host."""
@@ -113,17 +179,14 @@ class TrainingWorker(stage_worker.StageWorker):
         compute = functools.partial(self._compute, work, arguments)
         computation = self._functions.call(action.microbatch, compute, nest.leaves(arguments))
         result = self._take(action.microbatch, work, computation)
-        # What the examples do not decide is assigned once in a step, not by each microbatch.
-        assigned = self.effects.assigned
-        self.values |= {key: value for key, value in result.changed.items() if key not in assigned}
-        self.statistics |= result.changed
+        self._change_weights(result.changed)
         self._forward_results[action.microbatch] = result
         return result
 
     def _compute(
         self,
         work: stage_worker.StageWork,
-        template: stage_worker.Arguments,
+        template: microbatches.Arguments,
         tensors: Sequence[tf.Tensor],
     ) -> microbatch_function.Computation:
         self.rank.clock.bind()
@@ -270,14 +333,18 @@ class TrainingWorker(stage_worker.StageWorker):
         self._messages |= input_gradients
         computed = list(input_gradients.values())
         for key, total in self._sums.items():
-            computed += total.add(forward.work.kinds[key], remaining)
+            computed += total.add(forward.work.kinds[key], remaining, self._turn)
         self._remaining -= 1
         if not self._remaining:
-            self.gradients |= {
-                key: total.total(self.rank.weights[key]) for key, total in self._sums.items()
-            }
-            computed += rank_transport.parts(self.gradients.values())
+            computed += self._complete_gradients()
         return computed
+
+    def _complete_gradients(self) -> list[tf.Tensor]:
+        """Sum up the gradients of all microbatches; returns the tensors to compute."""
+        self.gradients |= {
+            key: total.total(self.rank.weights[key]) for key, total in self._sums.items()
+        }
+        return rank_transport.parts(self.gradients.values())
 
 
 class CompleteGradients:

@@ -1,12 +1,15 @@
 """The gradient of one weight, added up over the microbatches of a rank."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import tensorflow as tf
 
 from tfparallel_trainer.objective import gradient_sums, lookups
 from tfparallel_trainer.objective.gradient_sums import Form, Kind
+
+_Arrays = tuple[tf.TensorArray, tf.TensorArray]
+"""Rows and values of the slices of one look-up, by the turn of a loop."""
 
 
 def tensors_of(kind: Kind, gradient: Any) -> list[tf.Tensor]:
@@ -29,9 +32,16 @@ class GradientSum:
         self._of_batch: list[lookups.Slices] = []
         self._others: list[lookups.Slices] = []
         """Slices of rows that are the same in each microbatch."""
+        self._latest: list[lookups.Slices] = []
+        """Those of rows of the latest microbatch."""
+        self._arrays: list[_Arrays] = []
+        """While a loop is traced, what its turns add to `_of_batch`."""
 
-    def add(self, kind: Kind, tensors: Iterator[tf.Tensor]) -> list[tf.Tensor]:
-        """Add a gradient, as `tensors_of` returned it; returns the tensors to compute."""
+    def add(self, kind: Kind, tensors: Iterator[tf.Tensor], turn: Any = 0) -> list[tf.Tensor]:
+        """Add a gradient, as `tensors_of` returned it, in a turn of a loop if there is one.
+
+        Returns the tensors to compute.
+        """
         if kind.form is Form.ABSENT:
             return []
         if kind.form is Form.DENSE:
@@ -39,10 +49,42 @@ class GradientSum:
             self._dense = gradient if self._dense is None else tf.add_n([self._dense, gradient])
             return [self._dense]
         parts = [_slices(lookup, tensors) for lookup in kind.sources]
-        self._of_batch += [part for part in parts if part.lookup.of_batch]
+        self._latest = [part for part in parts if part.lookup.of_batch]
+        if self._arrays:
+            self._arrays = [
+                (rows.write(turn, part.indices), values.write(turn, part.values))
+                for (rows, values), part in zip(self._arrays, self._latest, strict=True)
+            ]
+        else:
+            self._of_batch += self._latest
         others = [part for part in parts if not part.lookup.of_batch]
         self._others = lookups.add([self._others, others]) if self._others else others
         return [part.values for part in parts]
+
+    def begin_loop(self, turns: int) -> None:
+        """Prepare for a loop, each turn of which adds a gradient like the one before."""
+        self._arrays = [
+            (_array(part.indices, turns), _array(part.values, turns)) for part in self._latest
+        ]
+
+    def carried(self) -> list[Any]:
+        """The tensors and arrays that a turn of a loop changes, in a fixed order."""
+        dense = [] if self._dense is None else [self._dense]
+        arrays = [array for pair in self._arrays for array in pair]
+        return [*dense, *(part.values for part in self._others), *arrays]
+
+    def restore(self, carried: Sequence[Any]) -> None:
+        """Go on from what `carried` returned in another turn."""
+        remaining = iter(carried)
+        self._dense = None if self._dense is None else next(remaining)
+        self._others = [part.with_values(next(remaining)) for part in self._others]
+        self._arrays = [(next(remaining), next(remaining)) for _ in self._arrays]
+
+    def end_loop(self) -> None:
+        """Add what the turns of a loop have written."""
+        for part, (rows, values) in zip(self._latest, self._arrays, strict=True):
+            self._of_batch.append(lookups.Slices(part.lookup, rows.concat(), values.concat()))
+        self._arrays = []
 
     def total(self, weight: Any) -> Any:
         """The sum: a tensor, slices, or None."""
@@ -51,6 +93,10 @@ class GradientSum:
             return self._dense
         dense_shape = tf.constant(list(weight.shape), tf.int64)
         return gradient_sums.add(self._dense, lookups.join(slices, dense_shape))
+
+
+def _array(tensor: tf.Tensor, turns: int) -> tf.TensorArray:
+    return tf.TensorArray(tensor.dtype, turns, element_shape=tensor.shape, infer_shape=False)
 
 
 def _slices(lookup: lookups.Lookup, tensors: Iterator[tf.Tensor]) -> lookups.Slices:

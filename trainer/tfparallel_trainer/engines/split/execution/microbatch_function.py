@@ -36,6 +36,35 @@ class Computation:
 Compute = Callable[[Sequence[tf.Tensor]], Computation]
 
 
+@dataclasses.dataclass(frozen=True, slots=True)
+class FunctionPullback:
+    """A call of a backward pass."""
+
+    function: Any
+    captures: list[Any]
+    """What the function captures, for this call."""
+    varying: Sequence[int]
+    """Positions of the captures that may differ between calls."""
+
+    def __call__(self, cotangents: Sequence[tf.Tensor]) -> list[tf.Tensor]:
+        """The gradients of what the forward pass takes."""
+        self.function.set_external_captures(self.captures)
+        gradients: list[tf.Tensor] = self.function(list(cotangents))
+        return gradients
+
+    @property
+    def residuals(self) -> list[tf.Tensor]:
+        """The tensors of the forward pass that it takes."""
+        return [self.captures[position] for position in self.varying]
+
+    def with_residuals(self, residuals: Sequence[tf.Tensor]) -> "FunctionPullback":
+        """A call that takes other tensors."""
+        captures = list(self.captures)
+        for position, residual in zip(self.varying, residuals, strict=True):
+            captures[position] = residual
+        return dataclasses.replace(self, captures=captures)
+
+
 class MicrobatchFunctions:
     """A function for each size of the microbatches of a step."""
 
@@ -87,14 +116,17 @@ class MicrobatchFunction:
         results, kept = self._forward(list(arguments))
         if self._backward is None:
             return Computation(results)
-        residuals = [residual.find(arguments, kept) for residual in self._residuals]
+        captures = [residual.find(arguments, kept) for residual in self._residuals]
+        return Computation(results, FunctionPullback(self._backward, captures, self._varying))
 
-        def pullback(cotangents: Sequence[tf.Tensor]) -> list[tf.Tensor]:
-            self._backward.set_external_captures(residuals)
-            gradients: list[tf.Tensor] = self._backward(list(cotangents))
-            return gradients
-
-        return Computation(results, pullback)
+    @property
+    def _varying(self) -> list[int]:
+        """Positions of the residuals that may differ between calls."""
+        return [
+            position
+            for position, residual in enumerate(self._residuals)
+            if residual.capture is None
+        ]
 
     def _trace_backward(
         self,
@@ -113,6 +145,7 @@ class MicrobatchFunction:
         positions = {tensor.ref(): position for position, tensor in enumerate(arguments)}
         captures = {inner.ref(): outer for outer, inner in graph.captures}
         kept: list[tf.Tensor] = []
+        self._residuals = []
         for tensor in self._backward.captured_inputs:
             if not tf.is_symbolic_tensor(tensor):
                 self._residuals.append(_Residual(capture=tensor))

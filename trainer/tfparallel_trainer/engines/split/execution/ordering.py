@@ -7,7 +7,7 @@ direction, so memory stays bounded.
 """
 
 import contextlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import tensorflow as tf
@@ -71,6 +71,25 @@ class OrderingScope:
         """Make later computation wait for all messages, too."""
         self._latest = [*self._latest, *self._received, *self._sent]
         self._received, self._sent = [], []
+
+    def carried(self) -> dict[str, tf.Tensor]:
+        """A tensor for each thing that later operations wait for, as a loop carries them."""
+        waits = {
+            "latest": self._latest,
+            "before_action": self._before_action,
+            "received": self._received,
+            "sent": self._sent,
+        }
+        return {name: self._token(tensors) for name, tensors in waits.items()}
+
+    def restore(self, carried: Mapping[str, tf.Tensor]) -> None:
+        """Let later operations wait for tensors of `carried`."""
+        self._latest, self._before_action = [carried["latest"]], [carried["before_action"]]
+        self._received, self._sent = [carried["received"]], [carried["sent"]]
+
+    def _token(self, tensors: Sequence[Any]) -> tf.Tensor:
+        with self._after(tensors):
+            return tf.zeros((), tf.bool)
 
     @contextlib.contextmanager
     def _after(self, tensors: Sequence[Any]) -> Iterator[None]:

@@ -1,13 +1,5 @@
-"""Steps and evaluations of a model in stages, traced once for each division of a batch.
+"""Steps and evaluations of a model in stages, traced once for each division of a batch."""
 
-Each rank executes its list in the order that `ordering.OrderingScope` keeps. Messages between
-processes may overlap with computation. That relaxes the order of lists that cannot deadlock, so
-the relaxed lists cannot deadlock either.
-"""
-
-import collections
-import dataclasses
-from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import tensorflow as tf
@@ -19,12 +11,11 @@ from tfparallel_trainer.engines import engine
 from tfparallel_trainer.engines.split.execution import (
     backward,
     loss_head,
-    rank_transport,
+    program_trace,
     ranks,
     stage_worker,
     step_reduction,
 )
-from tfparallel_trainer.engines.split.pipeline import cutting, programs, schedule
 from tfparallel_trainer.engines.split.pipeline.partition import Partition
 from tfparallel_trainer.objective import evaluate, synchrony, train_step
 from tfparallel_trainer.objective.referee import trials
@@ -171,7 +162,9 @@ class PipelineTrainStep(engine.Step):
             for rank in self._ranks.local
         }
         reduction = step_reduction.Reduction(workers, between, signals, self._kinds, division)
-        _emit(divided, divided.training(workload.shares), workers, between, reduction.reduce)
+        program_trace.trace(
+            divided, divided.training(workload.shares), workers, between, reduction.reduce
+        )
         return reduction
 
 
@@ -244,7 +237,7 @@ class PipelineEvaluator(evaluate.Evaluator):
             rank.index: stage_worker.StageWorker(rank, divided, workload, training=False)
             for rank in self._ranks.local
         }
-        _emit(divided, divided.evaluation(shares), workers, self._ranks.between)
+        program_trace.trace(divided, divided.evaluation(shares), workers, self._ranks.between)
         totals = [tf.zeros((2, len(self._ranks.local[0].head.terms)), tf.float64)]
         done = []
         for worker in workers.values():
@@ -257,85 +250,3 @@ class PipelineEvaluator(evaluate.Evaluator):
         # tensor, as when no rank here reports a loss, creates no operation.
         with tf.control_dependencies(done):
             return tf.identity(tf.add_n(totals))
-
-
-_Reduce = Callable[[tuple[int, ...], programs.Sum, Sequence[int]], None]
-"""Adds up over ranks. Takes the group, and its ranks in this process."""
-
-
-def _emit(
-    partition: Partition,
-    lists: Mapping[int, Sequence[programs.Step]],
-    workers: Mapping[int, stage_worker.StageWorker],
-    between: rank_transport.RankTransport,
-    reduce: _Reduce | None = None,
-) -> None:
-    """Trace the lists of this process's ranks; a ValueError if they wait in a circle."""
-    pending = {rank: collections.deque(lists[rank]) for rank in workers}
-    tracer = _Tracer(partition, workers, between, reduce, pending)
-    while any(pending.values()):
-        if not sum([tracer.advance(rank) for rank in workers]):
-            stuck = "; ".join(
-                f"rank {rank}: {steps[0]}" for rank, steps in pending.items() if steps
-            )
-            raise ValueError(f"the lists of the ranks cannot be done ({stuck})")
-    for worker in workers.values():
-        worker.ordering.join_messages()
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class _Tracer:
-    partition: Partition
-    workers: Mapping[int, stage_worker.StageWorker]
-    between: rank_transport.RankTransport
-    reduce: _Reduce | None
-    pending: Mapping[int, collections.deque[programs.Step]]
-    """Remaining operations of each rank."""
-
-    def advance(self, rank: int) -> int:
-        """Trace all that a rank can do now; returns the number of operations."""
-        done = 0
-        steps = self.pending[rank]
-        while steps:
-            step = steps[0]
-            participants = [rank]
-            if isinstance(step, programs.Collective):
-                participants = [rank for rank in step.ranks if rank in self.workers]
-                heads = [next(iter(self.pending[rank]), None) for rank in participants]
-                if any(head != step for head in heads):
-                    break
-            for participant in participants:
-                self.pending[participant].popleft()
-            done += 1
-            match step:
-                case schedule.Action():
-                    self.workers[rank].work(step)
-                case programs.Collective((source, target), programs.Message() as message):
-                    self._transfer(source, target, message)
-                case programs.Collective(ranks, programs.Sum() as total) if self.reduce is not None:
-                    for participant in participants:
-                        self.workers[participant].ordering.join_messages()
-                    self.reduce(ranks, total, participants)
-        return done
-
-    def _transfer(self, source: int, target: int, message: programs.Message) -> None:
-        """Trace this process's part of a message: send it, receive it, or pass it on."""
-        first, second = self.partition.stage_of(source), self.partition.stage_of(target)
-        if message.work is schedule.Pass.BACKWARD:  # a gradient goes in the opposite direction
-            first, second = second, first
-        address = (cutting.Transfer(first, second, message.tensor), message)
-        number = self.partition.number(message, address[0])
-        sender, receiver = self.workers.get(source), self.workers.get(target)
-        tensor: Any = None
-        if sender is not None:
-            tensor = sender.find_outgoing(address)
-            if receiver is None:
-                with sender.ordering.send() as sent:
-                    sent.append(self.between.send(source, target, number, tensor))
-        if receiver is not None:
-            with receiver.ordering.receive() as received:
-                if sender is None:
-                    dims, dtype = receiver.shape_of(address)
-                    tensor = self.between.receive(source, target, number, dims, dtype)
-                received.append(tf.identity(tensor))
-            receiver.store_incoming(address, received[0])

@@ -45,17 +45,20 @@ class RankTransport:
         numbers = variant * self._partition.numbers()
         self._first = collectives.Program.PASS_ON << collectives.POSITION_BITS | numbers
 
-    def send(self, source: int, target: int, number: int, tensor: tf.Tensor) -> tf.Tensor:
-        """Send a tensor to a rank of another process; returns what exists once it is received."""
+    def send(self, source: int, target: int, number: Any, tensor: tf.Tensor) -> tf.Tensor:
+        """Send a tensor to a rank of another process; returns what exists once it is received.
+
+        `number` is an integer, or a tensor of one, that tells it from other messages of a step.
+        """
         carried = tf.cast(tensor, _carrier(tensor.dtype))
         return tf.raw_ops.CollectiveBcastSendV2(
             input=carried, **self._arguments(source, target, number)
         )
 
     def receive(
-        self, source: int, target: int, number: int, shape: Sequence[int], dtype: str
+        self, source: int, target: int, number: Any, shape: Sequence[int], dtype: str
     ) -> tf.Tensor:
-        """Receive a tensor from a rank of another process."""
+        """Receive a tensor from a rank of another process; `number` is that of its `send`."""
         kind = tf.as_dtype(dtype)
         received = tf.raw_ops.CollectiveBcastRecvV2(
             shape=tf.constant(list(shape), tf.int32),
@@ -147,12 +150,12 @@ class RankTransport:
     def _is_inside(self, ranks: Sequence[int]) -> bool:
         return all(rank in self._devices for rank in ranks)
 
-    def _arguments(self, source: int, target: int, number: int) -> dict[str, Any]:
+    def _arguments(self, source: int, target: int, number: Any) -> dict[str, Any]:
         ranks = (min(source, target), max(source, target))
         return {
             "group_size": tf.constant(2, tf.int32),
             "group_key": tf.constant(self._keys[ranks], tf.int32),
-            "instance_key": tf.constant(self._first + number, tf.int32),
+            "instance_key": tf.convert_to_tensor(self._first + number, tf.int32),
         }
 
 

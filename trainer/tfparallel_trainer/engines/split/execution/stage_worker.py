@@ -3,7 +3,7 @@
 import contextlib
 import dataclasses
 import functools
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 from typing import Any
 
 import keras
@@ -12,6 +12,7 @@ import tensorflow as tf
 from tfparallel_trainer import errors
 from tfparallel_trainer.data import nest, order
 from tfparallel_trainer.engines.split.execution import microbatch_function, rank_model
+from tfparallel_trainer.engines.split.execution.microbatches import Arguments, Microbatches
 from tfparallel_trainer.engines.split.execution.ordering import OrderingScope
 from tfparallel_trainer.engines.split.execution.segment_pass import Counted
 from tfparallel_trainer.engines.split.layers import sharded
@@ -30,8 +31,8 @@ Address = tuple[cutting.Transfer, programs.Message]
 Shares = tuple[int, ...]
 """Number of examples of each place along the data axis."""
 
-Arguments = dict[str, Any]
-"""The inputs of the work on a microbatch, nested: everything that differs between microbatches."""
+Slot = tuple[Hashable, ...]
+"""The name of a tensor that one turn of a loop leaves to the next."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -79,6 +80,27 @@ class ForwardResult:
         numerators = [fraction.numerator for _, fraction in self.terms]
         return [*self.sent.values(), *numerators, *self.changed.values()]
 
+    @property
+    def kept(self) -> list[tf.Tensor]:
+        """The tensors that the backward pass needs."""
+        fractions = [
+            tensor
+            for _, fraction in self.terms
+            for tensor in (fraction.numerator, fraction.denominator)
+        ]
+        if not isinstance(self.pullback, microbatch_function.FunctionPullback):
+            return fractions
+        return [*fractions, *self.pullback.residuals]
+
+    def with_kept(self, kept: Sequence[tf.Tensor]) -> "ForwardResult":
+        """The results of another microbatch, for its backward pass."""
+        remaining = iter(kept)
+        terms = [(term, loss.Fraction(next(remaining), next(remaining))) for term, _ in self.terms]
+        pullback = self.pullback
+        if isinstance(pullback, microbatch_function.FunctionPullback):
+            pullback = pullback.with_residuals(list(remaining))
+        return dataclasses.replace(self, terms=terms, pullback=pullback)
+
 
 class StageWorker:
     """Executes the actions of one rank in a program that only goes forward."""
@@ -100,33 +122,82 @@ class StageWorker:
         """Number of its microbatches."""
         counts = partition.counts(workload.shares)
         self._rows = order.split(self.examples, counts[rank.data]) if self.examples else []
-        self._sizes = self._sizes_of_microbatches(counts)
+        self.sizes = self._sizes_of_microbatches(counts)
+        """Keys of the microbatches: those with equal keys share a function."""
         self._works: dict[tuple[int, ...], StageWork] = {}
         self._functions = microbatch_function.MicrobatchFunctions(
-            self._sizes, recomputes=training and partition.segment_ends is not None
+            self.sizes, recomputes=training and partition.segment_ends is not None
         )
+        self._turn: Any = 0
+        """How many turns of a loop have passed, a scalar int32. Microbatches are numbered as in the
+        first one."""
         self._messages: dict[Address, tf.Tensor] = {}
-        self._outgoing: dict[tuple[int, int], tf.Tensor] = {}
-        """Tensors that are sent to later stages, by microbatch and number."""
+        """Received for later actions, or to be sent."""
         with tf.device(rank.device):
             self.values = {
                 key: tf.convert_to_tensor(variable) for key, variable in rank.weights.items()
             }
-            self._microbatches = self._divide_batch() if self.examples else []
+            self._microbatches = self._divide_batch()
         self.numerators = [tf.zeros((), tf.float64) for _ in rank.head.terms]
         of_examples = float(self.examples if rank.is_last else 0)
         self.denominators = [*self.numerators[1:], tf.constant(of_examples, tf.float64)]
 
-    def find_outgoing(self, address: Address) -> tf.Tensor:
+    def take_message(self, address: Address) -> tf.Tensor:
         """Return the tensor of an outgoing message."""
-        _, message = address
-        if message.work is schedule.Pass.BACKWARD:
-            return self._messages.pop(address)
-        return self._outgoing[message.microbatch, message.tensor]
+        return self._messages.pop(address)
 
-    def store_incoming(self, address: Address, tensor: tf.Tensor) -> None:
+    def store_message(self, address: Address, tensor: tf.Tensor) -> None:
         """Keep the tensor of a received message for the action that needs it."""
         self._messages[address] = tensor
+
+    def begin_loop(self, turns: int) -> None:
+        """Prepare for so many turns of a loop, like the actions before it."""
+
+    def begin_turn(self, turn: tf.Tensor, carried: Mapping[Slot, Any]) -> None:
+        """Go on from what the turn before has left."""
+        self._turn = turn
+        self._restore(carried)
+
+    def end_turn(self) -> dict[Slot, Any]:
+        """What a turn leaves to the next one."""
+        self._renumber(-1)
+        return self.carried()
+
+    def end_loop(self, turns: int, carried: Mapping[Slot, Any]) -> None:
+        """Go on from what the last turn of a loop has left."""
+        self._turn = 0
+        self._restore(carried)
+        self._renumber(turns)
+
+    def carried(self) -> dict[Slot, Any]:
+        """What later actions need of earlier ones: tensors and arrays."""
+        carried: dict[Slot, Any] = {}
+        carried |= {("message", *address): tensor for address, tensor in self._messages.items()}
+        carried |= {("numerator", index): tensor for index, tensor in enumerate(self.numerators)}
+        carried |= {
+            ("denominator", index): tensor for index, tensor in enumerate(self.denominators)
+        }
+        return carried | {("order", name): token for name, token in self.ordering.carried().items()}
+
+    def _restore(self, carried: Mapping[Slot, Any]) -> None:
+        """Take what `carried` returned elsewhere."""
+        parts: dict[Hashable, dict[Any, Any]] = {}
+        for (name, *details), tensor in carried.items():
+            parts.setdefault(name, {})[tuple(details)] = tensor
+        self._messages = parts.get("message", {})
+        self.numerators = list(parts["numerator"].values())
+        self.denominators = list(parts["denominator"].values())
+        self.ordering.restore({name: token for (name,), token in parts["order"].items()})
+
+    def _renumber(self, offset: int) -> None:
+        """Give what is kept for a microbatch to the one so many behind it."""
+        self._messages = {
+            (
+                transfer,
+                dataclasses.replace(message, microbatch=message.microbatch + offset),
+            ): tensor
+            for (transfer, message), tensor in self._messages.items()
+        }
 
     def shape_of(self, address: Address) -> tuple[list[int], str]:
         """Shape and type of the tensor that a message brings."""
@@ -179,7 +250,7 @@ class StageWorker:
         }
 
     def _sizes_of_microbatches(self, counts: Sequence[int]) -> list[tuple[int, ...]]:
-        """Keys of the microbatches: those with equal keys share a function.
+        """Keys of the microbatches, as `sizes` has them.
 
         If layers add up over the data axis, a key has the sizes at all places. So all places trace
         equally many functions, in the same order, and call them for the same microbatches.
@@ -193,35 +264,25 @@ class StageWorker:
         ]
         return list(zip(*places, strict=True))
 
-    def _divide_batch(self) -> list[Arguments]:
-        """The arguments of each microbatch that do not come from other stages."""
+    def _divide_batch(self) -> Microbatches:
         rank, workload = self.rank, self._workload
+        if not self.examples:
+            return Microbatches({}, [], tf.zeros((0,), tf.int64))
         x, y, weight = workload.parts[rank.data]
         inputs = interpreter.by_number(self._partition.model, x) if rank.stage.inputs else {}
         examples = {
             "inputs": {number: inputs[number] for number in rank.stage.inputs},
             "targets": (y, weight) if rank.is_last else (),
         }
-        parts = [self._divide(tensor) for tensor in nest.leaves(examples)]
-        return [
-            {**nest.packed(examples, [part[number] for part in parts]), "draw": draw}
-            for number, draw in enumerate(self._draws())
-        ]
+        return Microbatches(examples, self._rows, self._draws())
 
-    def _divide(self, tensor: tf.Tensor) -> list[tf.Tensor]:
-        if len(self._rows) == 1:
-            return [tensor]
-        parts: list[tf.Tensor] = tf.split(tensor, [len(rows) for rows in self._rows])
-        return parts
-
-    def _draws(self) -> list[tf.Tensor]:
-        """A number for each microbatch, unique in a run: scalars int64."""
+    def _draws(self) -> tf.Tensor:
+        """A number for each microbatch, unique in a run: int64 [microbatches]."""
         count, step = len(self._rows), self._workload.step
         if self._workload.draws_alike or not self.rank.seeds:
-            return [step] * count
+            return tf.fill((count,), step)
         turns = step * self._partition.microbatches + tf.range(count, dtype=tf.int64)
-        draws: list[tf.Tensor] = tf.unstack(turns * self._partition.mesh.data + self.rank.data)
-        return draws
+        return turns * self._partition.mesh.data + self.rank.data
 
     def _forward(self, action: schedule.Action) -> ForwardResult:
         """Run a forward pass."""
@@ -234,12 +295,12 @@ class StageWorker:
         """The work of a forward pass, and its arguments."""
         microbatch = action.microbatch
         arguments = {
-            **self._microbatches[microbatch],
+            **self._microbatches.arguments(microbatch, self._turn),
             "received": list(self._received(action).values()),
             "values": dict(self.values),
         }
         work = StageWork(len(self._rows[microbatch]))
-        return self._works.setdefault(self._sizes[microbatch], work), arguments
+        return self._works.setdefault(self.sizes[microbatch], work), arguments
 
     def _take(
         self, microbatch: int, work: StageWork, computation: microbatch_function.Computation
@@ -248,7 +309,9 @@ class StageWorker:
         results = iter(computation.results)
         sent = {number: next(results) for number in self._sent}
         terms = [(term, loss.Fraction(next(results), next(results))) for term in work.terms]
-        self._outgoing |= {(microbatch, number): tensor for number, tensor in sent.items()}
+        for transfer in self.rank.stage.sent:
+            message = programs.Message(schedule.Pass.FORWARD, transfer.tensor, microbatch)
+            self._messages[transfer, message] = sent[transfer.tensor]
         for term, fraction in terms:
             index = self.rank.head.terms.index(term)
             self.numerators[index] += tf.cast(fraction.numerator, tf.float64)

@@ -135,15 +135,19 @@ Turn = tuple[int, schedule.Action]
 
 def lists(pipeline: PipelineSpec) -> dict[int, list[Step]]:
     """Return the list of each stage; a schedule that deadlocks is a ValueError."""
-    events: list[tuple[int, bool, tuple[int, ...], Step]] = []
+    events: list[tuple[int, bool, bool, tuple[int, ...], Step]] = []
     for turn, start in _starts(pipeline).items():
         stage, action = turn
+        is_backward = action.work is schedule.Pass.BACKWARD
         # At equal times, messages come first: a stage receives before it works, and sends
-        # afterwards.
-        events += [(start, False, message.ranks, message) for message in _messages(pipeline, turn)]
-        events.append((start, True, (stage,), action))
+        # afterwards. Their order is the same for all microbatches, so that the lists repeat.
+        events += [
+            (start, False, is_backward, message.ranks, message)
+            for message in _messages(pipeline, turn)
+        ]
+        events.append((start, True, is_backward, (stage,), action))
     steps: dict[int, list[Step]] = {stage: [] for stage in range(pipeline.count)}
-    for _, _, participants, step in sorted(events, key=lambda event: event[:2]):
+    for *_, participants, step in sorted(events, key=lambda event: event[:4]):
         for participant in participants:
             steps[participant].append(step)
     for key, participants in pipeline.shared:

@@ -1,0 +1,53 @@
+"""A rank's share of a batch, and the microbatches that it is divided into."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import tensorflow as tf
+
+from tfparallel_trainer.data import nest
+
+Arguments = dict[str, Any]
+"""The inputs of the work on a microbatch, nested: everything that differs between microbatches."""
+
+
+class Microbatches:
+    """The arguments of each microbatch that do not come from other stages."""
+
+    def __init__(self, share: Arguments, rows: Sequence[range], draws: tf.Tensor) -> None:
+        """Take what is divided.
+
+        Args:
+            share: inputs and targets of the rank's share, nested: tensors [examples, …] of static
+                shapes.
+            rows: of each microbatch, in the share.
+            draws: a number of each microbatch, for its random numbers: int64 [microbatches].
+        """
+        self._share = share
+        self._rows = rows
+        self._draws = draws
+        self._parts = [self._divide(tensor) for tensor in nest.leaves(share)]
+
+    def arguments(self, microbatch: int, turn: Any = 0) -> Arguments:
+        """The arguments of a microbatch.
+
+        In a loop, they are those of the microbatch so many turns later: a scalar int32. It has as
+        many examples.
+        """
+        if tf.is_tensor(turn):
+            leaves = [self._slice(tensor, microbatch, turn) for tensor in nest.leaves(self._share)]
+        else:
+            leaves = [parts[microbatch] for parts in self._parts]
+        return {**nest.packed(self._share, leaves), "draw": self._draws[microbatch + turn]}
+
+    def _divide(self, tensor: tf.Tensor) -> list[tf.Tensor]:
+        if len(self._rows) == 1:
+            return [tensor]
+        parts: list[tf.Tensor] = tf.split(tensor, [len(rows) for rows in self._rows])
+        return parts
+
+    def _slice(self, tensor: tf.Tensor, microbatch: int, turn: tf.Tensor) -> tf.Tensor:
+        rows = self._rows[microbatch]
+        first = rows.start + turn * len(rows)
+        begin = tf.concat([[first], tf.zeros((tensor.shape.rank - 1,), tf.int32)], 0)
+        return tf.slice(tensor, begin, [len(rows), *tensor.shape[1:]])
