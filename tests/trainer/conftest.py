@@ -1,5 +1,5 @@
 import pathlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -17,15 +17,12 @@ def runs(tmp_path: pathlib.Path) -> "trainings.Runs":
 
 
 @pytest.fixture
-def float64() -> Iterator[None]:
+def float64() -> None:
+    """Let Keras compute in 64 bits until the test ends."""
     import keras
 
-    before = keras.config.floatx()
     keras.config.set_floatx("float64")
     keras.config.set_dtype_policy("float64")
-    yield
-    keras.config.set_floatx(before)
-    keras.config.set_dtype_policy(before)
 
 
 @pytest.fixture

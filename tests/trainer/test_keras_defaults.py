@@ -1,4 +1,4 @@
-"""Types that a test sets do not reach the next one, in the order of this file."""
+"""Each test begins with Keras' default types, whatever the test before it in this file has set."""
 
 import keras
 

@@ -227,11 +227,7 @@ def test_the_saved_statistics_are_what_is_evaluated() -> None:
 
 
 def test_later_replicas_keep_the_dtype_policy() -> None:
-    before = keras.config.dtype_policy()
     keras.config.set_dtype_policy("mixed_bfloat16")
-    try:
-        results = ranks.build_apart(ranks.module(logistic, with_metrics), data(), 2)
-    finally:
-        keras.config.set_dtype_policy(before)
+    results = ranks.build_apart(ranks.module(logistic, with_metrics), data(), 2)
     assert [replica.model.layers[-1].compute_dtype for replica in results] == ["bfloat16"] * 2
     assert results[0].model.layers[-1].name == results[1].model.layers[-1].name

@@ -36,9 +36,9 @@ def pipeline(stages: int, microbatches: int, order: schedule.Schedule) -> progra
 def flat(stretches: list[interleaving.Stretch]) -> list[tuple[Any, int]]:
     """The kind and the microbatch of each operation of all repeats."""
     return [
-        (operation.kind, operation.microbatch + turn)
+        (operation.kind, operation.microbatch + iteration)
         for stretch in stretches
-        for turn in range(stretch.repeats)
+        for iteration in range(stretch.repeats)
         for operation in stretch.operations
     ]
 
@@ -62,15 +62,15 @@ def test_loops_are_the_operations_of_the_lists(
         assert flat(stretches) == expected
         for before, stretch in itertools.pairwise(stretches):
             if stretch.repeats > 1:
-                of_turn = [
+                of_iteration = [
                     (operation.kind, operation.microbatch - 1) for operation in stretch.operations
                 ]
                 earlier = [
                     (operation.kind, operation.microbatch) for operation in before.operations
                 ]
-                assert earlier[-len(of_turn) :] == of_turn
-                assert len({kind for kind, _ in of_turn}) == len(of_turn)
-                numbers = {number for _, number in of_turn}
+                assert earlier[-len(of_iteration) :] == of_iteration
+                assert len({kind for kind, _ in of_iteration}) == len(of_iteration)
+                numbers = {number for _, number in of_iteration}
                 span = range(min(numbers), max(numbers) + stretch.repeats)
                 assert len({sizes[number] for number in span}) == 1
 
@@ -94,7 +94,7 @@ def test_the_operations_of_a_trace_do_not_grow_with_microbatches(
 
 
 def recurrent() -> Any:
-    """A loop whose gradient takes what its turns have kept, and random numbers."""
+    """A loop whose gradient takes what its iterations have kept, and random numbers."""
     return keras.Sequential(
         [
             keras.Input((4,), dtype="int32"),
@@ -197,9 +197,9 @@ def test_loops_train_as_their_operations_do(
             evaluator.results(evaluator.sums(batches[0])),
         )
 
-    monkeypatch.setattr(interleaving, "_FEWEST_REPEATS", 1)
+    monkeypatch.setattr(interleaving, "_FEWEST_REPEATS", 2)
     weights, losses, metrics, results = train()
-    monkeypatch.setattr(interleaving, "_FEWEST_REPEATS", MICROBATCHES)
+    monkeypatch.setattr(interleaving, "_FEWEST_REPEATS", MICROBATCHES + 1)
     expected, expected_losses, expected_metrics, expected_results = train()
     assert loops[0] > loops[1]
     assert losses == pytest.approx(expected_losses, rel=1e-12)

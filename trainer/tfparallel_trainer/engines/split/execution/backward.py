@@ -72,23 +72,23 @@ class TrainingWorker(stage_worker.StageWorker):
             else:
                 results += self._backward(action)
         end = self._read_clock()
-        position = [action.microbatch + self._turn, list(schedule.Pass).index(action.work)]
+        position = [action.microbatch + self._iteration, list(schedule.Pass).index(action.work)]
         with tf.device(self.rank.clock.processor):
             self._moments = tf.tensor_scatter_nd_update(
                 self._moments, [tf.stack(position)], [tf.stack([begin, end])]
             )
 
-    def begin_loop(self, turns: int) -> None:
-        """Prepare for so many turns of a loop, like the actions before it."""
+    def begin_loop(self, iterations: int) -> None:
+        """Prepare for a loop whose iterations repeat the latest actions."""
         for total in self._sums.values():
-            total.begin_loop(turns)
+            total.begin_loop(iterations)
 
-    def end_loop(self, turns: int, carried: Mapping[stage_worker.Slot, Any]) -> None:
-        """Go on from what the last turn of a loop has left."""
-        super().end_loop(turns, carried)
+    def end_loop(self, iterations: int, carried: Mapping[stage_worker.Slot, Any]) -> None:
+        """Continue with the loop-carried tensors of the last iteration."""
+        super().end_loop(iterations, carried)
         for total in self._sums.values():
             total.end_loop()
-        self._remaining -= turns - 1
+        self._remaining -= iterations - 1
         if not self._remaining:
             with self.ordering.compute() as results:
                 results += self._complete_gradients()
@@ -333,7 +333,7 @@ class TrainingWorker(stage_worker.StageWorker):
         self._messages |= input_gradients
         computed = list(input_gradients.values())
         for key, total in self._sums.items():
-            computed += total.add(forward.work.kinds[key], remaining, self._turn)
+            computed += total.add(forward.work.kinds[key], remaining, self._iteration)
         self._remaining -= 1
         if not self._remaining:
             computed += self._complete_gradients()

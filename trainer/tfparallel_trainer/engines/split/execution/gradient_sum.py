@@ -9,7 +9,7 @@ from tfparallel_trainer.objective import gradient_sums, lookups
 from tfparallel_trainer.objective.gradient_sums import Form, Kind
 
 _Arrays = tuple[tf.TensorArray, tf.TensorArray]
-"""Rows and values of the slices of one look-up, by the turn of a loop."""
+"""Rows and values of the slices of one look-up, by iteration of a loop."""
 
 
 def tensors_of(kind: Kind, gradient: Any) -> list[tf.Tensor]:
@@ -35,12 +35,15 @@ class GradientSum:
         self._latest: list[lookups.Slices] = []
         """Those of rows of the latest microbatch."""
         self._arrays: list[_Arrays] = []
-        """While a loop is traced, what its turns add to `_of_batch`."""
+        """While a loop is traced, what its iterations add to `_of_batch`."""
 
-    def add(self, kind: Kind, tensors: Iterator[tf.Tensor], turn: Any = 0) -> list[tf.Tensor]:
-        """Add a gradient, as `tensors_of` returned it, in a turn of a loop if there is one.
+    def add(self, kind: Kind, tensors: Iterator[tf.Tensor], iteration: Any = 0) -> list[tf.Tensor]:
+        """Add a gradient; return the tensors to compute.
 
-        Returns the tensors to compute.
+        Args:
+            kind: the gradient's kind.
+            tensors: what `tensors_of` returned for the gradient.
+            iteration: of the loop, a scalar int32. Outside a loop, it is not used.
         """
         if kind.form is Form.ABSENT:
             return []
@@ -52,7 +55,7 @@ class GradientSum:
         self._latest = [part for part in parts if part.lookup.of_batch]
         if self._arrays:
             self._arrays = [
-                (rows.write(turn, part.indices), values.write(turn, part.values))
+                (rows.write(iteration, part.indices), values.write(iteration, part.values))
                 for (rows, values), part in zip(self._arrays, self._latest, strict=True)
             ]
         else:
@@ -61,27 +64,28 @@ class GradientSum:
         self._others = lookups.add([self._others, others]) if self._others else others
         return [part.values for part in parts]
 
-    def begin_loop(self, turns: int) -> None:
-        """Prepare for a loop, each turn of which adds a gradient like the one before."""
+    def begin_loop(self, iterations: int) -> None:
+        """Prepare for a loop, each iteration of which adds a gradient like the latest one."""
         self._arrays = [
-            (_array(part.indices, turns), _array(part.values, turns)) for part in self._latest
+            (_array(part.indices, iterations), _array(part.values, iterations))
+            for part in self._latest
         ]
 
     def carried(self) -> list[Any]:
-        """The tensors and arrays that a turn of a loop changes, in a fixed order."""
+        """The tensors and arrays that an iteration of a loop changes, in a fixed order."""
         dense = [] if self._dense is None else [self._dense]
         arrays = [array for pair in self._arrays for array in pair]
         return [*dense, *(part.values for part in self._others), *arrays]
 
     def restore(self, carried: Sequence[Any]) -> None:
-        """Go on from what `carried` returned in another turn."""
+        """Go on from what `carried` returned in another iteration."""
         remaining = iter(carried)
         self._dense = None if self._dense is None else next(remaining)
         self._others = [part.with_values(next(remaining)) for part in self._others]
         self._arrays = [(next(remaining), next(remaining)) for _ in self._arrays]
 
     def end_loop(self) -> None:
-        """Add what the turns of a loop have written."""
+        """Add what the iterations of a loop have written."""
         for part, (rows, values) in zip(self._latest, self._arrays, strict=True):
             self._of_batch.append(lookups.Slices(part.lookup, rows.concat(), values.concat()))
         self._arrays = []
@@ -95,8 +99,8 @@ class GradientSum:
         return gradient_sums.add(self._dense, lookups.join(slices, dense_shape))
 
 
-def _array(tensor: tf.Tensor, turns: int) -> tf.TensorArray:
-    return tf.TensorArray(tensor.dtype, turns, element_shape=tensor.shape, infer_shape=False)
+def _array(tensor: tf.Tensor, iterations: int) -> tf.TensorArray:
+    return tf.TensorArray(tensor.dtype, iterations, element_shape=tensor.shape, infer_shape=False)
 
 
 def _slices(lookup: lookups.Lookup, tensors: Iterator[tf.Tensor]) -> lookups.Slices:

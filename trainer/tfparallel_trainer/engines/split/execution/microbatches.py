@@ -28,17 +28,21 @@ class Microbatches:
         self._draws = draws
         self._parts = [self._divide(tensor) for tensor in nest.leaves(share)]
 
-    def arguments(self, microbatch: int, turn: Any = 0) -> Arguments:
+    def arguments(self, microbatch: int, iteration: Any = 0) -> Arguments:
         """The arguments of a microbatch.
 
-        In a loop, they are those of the microbatch so many turns later: a scalar int32. It has as
-        many examples.
+        Args:
+            microbatch: the number that it has in the first iteration of a loop.
+            iteration: of the loop, a scalar int32; 0 outside a loop. Each iteration takes the
+                microbatch after that of the one before, which has as many examples.
         """
-        if tf.is_tensor(turn):
-            leaves = [self._slice(tensor, microbatch, turn) for tensor in nest.leaves(self._share)]
+        if tf.is_tensor(iteration):
+            leaves = [
+                self._slice(tensor, microbatch, iteration) for tensor in nest.leaves(self._share)
+            ]
         else:
             leaves = [parts[microbatch] for parts in self._parts]
-        return {**nest.packed(self._share, leaves), "draw": self._draws[microbatch + turn]}
+        return {**nest.packed(self._share, leaves), "draw": self._draws[microbatch + iteration]}
 
     def _divide(self, tensor: tf.Tensor) -> list[tf.Tensor]:
         if len(self._rows) == 1:
@@ -46,8 +50,8 @@ class Microbatches:
         parts: list[tf.Tensor] = tf.split(tensor, [len(rows) for rows in self._rows])
         return parts
 
-    def _slice(self, tensor: tf.Tensor, microbatch: int, turn: tf.Tensor) -> tf.Tensor:
+    def _slice(self, tensor: tf.Tensor, microbatch: int, iteration: tf.Tensor) -> tf.Tensor:
         rows = self._rows[microbatch]
-        first = rows.start + turn * len(rows)
+        first = rows.start + iteration * len(rows)
         begin = tf.concat([[first], tf.zeros((tensor.shape.rank - 1,), tf.int32)], 0)
         return tf.slice(tensor, begin, [len(rows), *tensor.shape[1:]])

@@ -17,8 +17,8 @@ from tfparallel_trainer.engines.split.execution import rank_transport, stage_wor
 from tfparallel_trainer.engines.split.pipeline import cutting, interleaving, programs, schedule
 from tfparallel_trainer.engines.split.pipeline.partition import Partition
 
-_PARALLEL_TURNS = 2
-"""While a turn of a loop ends, messages of the next one may be under way."""
+_PARALLEL_ITERATIONS = 2
+"""While an iteration of a loop ends, messages of the next one may be under way."""
 
 Reduce = Callable[[tuple[int, ...], programs.Sum, Sequence[int]], None]
 """Adds up over ranks. Takes the group, and its ranks in this process."""
@@ -56,8 +56,8 @@ class _Tracer:
         self._workers = workers
         self._between = between
         self._reduce = reduce
-        self._turn: Any = 0
-        """The number of the current turn of a loop: an integer tensor in one."""
+        self._iteration: Any = 0
+        """The current iteration of a loop, a scalar int32; 0 outside a loop."""
 
     def execute(self, operations: Sequence[interleaving.Operation]) -> None:
         """Trace operations, one after the other."""
@@ -81,24 +81,26 @@ class _Tracer:
             worker.begin_loop(stretch.repeats)
         before = [worker.carried() for worker in workers]
 
-        def body(turn: tf.Tensor, carried: list[list[Any]]) -> tuple[tf.Tensor, list[list[Any]]]:
-            self._turn = turn
+        def body(
+            iteration: tf.Tensor, carried: list[list[Any]]
+        ) -> tuple[tf.Tensor, list[list[Any]]]:
+            self._iteration = iteration
             for worker, slots, tensors in zip(workers, before, carried, strict=True):
-                worker.begin_turn(turn, dict(zip(slots, tensors, strict=True)))
+                worker.begin_iteration(iteration, dict(zip(slots, tensors, strict=True)))
             self.execute(stretch.operations)
-            after = [worker.end_turn() for worker in workers]
-            return turn + 1, [
+            after = [worker.end_iteration() for worker in workers]
+            return iteration + 1, [
                 [tensors[slot] for slot in slots]
                 for slots, tensors in zip(before, after, strict=True)
             ]
 
         _, results = tf.while_loop(
-            lambda turn, _: turn < stretch.repeats,
+            lambda iteration, _: iteration < stretch.repeats,
             body,
             (tf.constant(0), [list(slots.values()) for slots in before]),
-            parallel_iterations=_PARALLEL_TURNS,
+            parallel_iterations=_PARALLEL_ITERATIONS,
         )
-        self._turn = 0
+        self._iteration = 0
         for worker, slots, tensors in zip(workers, before, results, strict=True):
             worker.end_loop(stretch.repeats, dict(zip(slots, tensors, strict=True)))
 
@@ -108,7 +110,7 @@ class _Tracer:
         if message.work is schedule.Pass.BACKWARD:  # a gradient goes in the opposite direction
             first, second = second, first
         address = (cutting.Transfer(first, second, message.tensor), message)
-        number = self._partition.number(message, address[0]) + self._turn
+        number = self._partition.number(message, address[0]) + self._iteration
         sender, receiver = self._workers.get(source), self._workers.get(target)
         tensor: Any = None
         if sender is not None:

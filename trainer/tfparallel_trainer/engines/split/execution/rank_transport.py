@@ -48,7 +48,7 @@ class RankTransport:
     def send(self, source: int, target: int, number: Any, tensor: tf.Tensor) -> tf.Tensor:
         """Send a tensor to a rank of another process; returns what exists once it is received.
 
-        `number` is an integer, or a tensor of one, that tells it from other messages of a step.
+        `number` identifies the message within a step: an int, or a scalar int32 tensor in a loop.
         """
         carried = tf.cast(tensor, _carrier(tensor.dtype))
         return tf.raw_ops.CollectiveBcastSendV2(

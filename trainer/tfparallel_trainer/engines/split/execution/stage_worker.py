@@ -32,7 +32,7 @@ Shares = tuple[int, ...]
 """Number of examples of each place along the data axis."""
 
 Slot = tuple[Hashable, ...]
-"""The name of a tensor that one turn of a loop leaves to the next."""
+"""The key of a loop-carried tensor."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -128,9 +128,9 @@ class StageWorker:
         self._functions = microbatch_function.MicrobatchFunctions(
             self.sizes, recomputes=training and partition.segment_ends is not None
         )
-        self._turn: Any = 0
-        """How many turns of a loop have passed, a scalar int32. Microbatches are numbered as in the
-        first one."""
+        self._iteration: Any = 0
+        """The current iteration of a loop, a scalar int32; 0 outside a loop. Microbatches have the
+        numbers of the first iteration."""
         self._messages: dict[Address, tf.Tensor] = {}
         """Received for later actions, or to be sent."""
         with tf.device(rank.device):
@@ -150,24 +150,24 @@ class StageWorker:
         """Keep the tensor of a received message for the action that needs it."""
         self._messages[address] = tensor
 
-    def begin_loop(self, turns: int) -> None:
-        """Prepare for so many turns of a loop, like the actions before it."""
+    def begin_loop(self, iterations: int) -> None:
+        """Prepare for a loop whose iterations repeat the latest actions."""
 
-    def begin_turn(self, turn: tf.Tensor, carried: Mapping[Slot, Any]) -> None:
-        """Go on from what the turn before has left."""
-        self._turn = turn
+    def begin_iteration(self, iteration: tf.Tensor, carried: Mapping[Slot, Any]) -> None:
+        """Continue with the loop-carried tensors of the previous iteration."""
+        self._iteration = iteration
         self._restore(carried)
 
-    def end_turn(self) -> dict[Slot, Any]:
-        """What a turn leaves to the next one."""
+    def end_iteration(self) -> dict[Slot, Any]:
+        """Return the loop-carried tensors for the next iteration."""
         self._renumber(-1)
         return self.carried()
 
-    def end_loop(self, turns: int, carried: Mapping[Slot, Any]) -> None:
-        """Go on from what the last turn of a loop has left."""
-        self._turn = 0
+    def end_loop(self, iterations: int, carried: Mapping[Slot, Any]) -> None:
+        """Continue with the loop-carried tensors of the last iteration."""
+        self._iteration = 0
         self._restore(carried)
-        self._renumber(turns)
+        self._renumber(iterations)
 
     def carried(self) -> dict[Slot, Any]:
         """What later actions need of earlier ones: tensors and arrays."""
@@ -295,7 +295,7 @@ class StageWorker:
         """The work of a forward pass, and its arguments."""
         microbatch = action.microbatch
         arguments = {
-            **self._microbatches.arguments(microbatch, self._turn),
+            **self._microbatches.arguments(microbatch, self._iteration),
             "received": list(self._received(action).values()),
             "values": dict(self.values),
         }

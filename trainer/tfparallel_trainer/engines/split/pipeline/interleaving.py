@@ -10,7 +10,7 @@ from collections.abc import Hashable, Iterator, Mapping, Sequence
 
 from tfparallel_trainer.engines.split.pipeline import programs, schedule
 
-_FEWEST_REPEATS = 4
+_FEWEST_REPEATS = 5
 """A loop of fewer repeats saves less of a step's start than its own operations cost."""
 
 
@@ -53,7 +53,7 @@ class Stretch:
 
 
 def interleave(lists: Mapping[int, Sequence[programs.Step]]) -> list[Operation]:
-    """Put the lists of a process's ranks into one order, in which each list keeps its own.
+    """Merge the lists of a process's ranks into one sequence that keeps the order of each.
 
     Lists that wait for each other in a circle are a ValueError.
     """
@@ -97,7 +97,7 @@ def find_loops(
     while position < len(operations):
         period = search.find_period(position)
         repeats = search.count_repeats(position, period) if period else 1
-        if repeats <= _FEWEST_REPEATS:
+        if repeats < _FEWEST_REPEATS:
             once.append(operations[position])
             position += 1
             continue
