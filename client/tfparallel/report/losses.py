@@ -24,6 +24,7 @@ _LOSSES = frozenset(
 _FAILURES = frozenset(
     {
         names.Reason.BACKOFF_LIMIT_EXCEEDED,
+        names.Reason.HUNG_AGAIN,
         names.Reason.FAILURE_POLICY,
         names.Reason.DEADLINE_EXCEEDED,
         names.Reason.VERIFICATION_FAILED,

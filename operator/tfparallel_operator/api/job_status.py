@@ -145,6 +145,17 @@ class Failure(_Observed):
     """What to do about it, if known."""
 
 
+class Hang(_Observed):
+    """Where training hung."""
+
+    replica: str
+    """The pod that reported it."""
+    after: str
+    """Its last sign of life, such as "step 7"."""
+    stack: str
+    """The calls of its main thread, the innermost first."""
+
+
 class Waiting(_Observed):
     """Why a pod waits."""
 
@@ -318,6 +329,8 @@ class JobStatus(_Observed):
     """The cause of the restart that the attempt began with; empty when it began otherwise."""
     failure: Failure | None = None
     """The loss for which the job restarts, has stalled or has failed."""
+    hang: Hang | None = None
+    """Where training hung last (exit code 79). A second hang there fails the job."""
     start_time: Time | None = None
     """When the job started, or was resumed."""
     completion_time: Time | None = None

@@ -168,6 +168,7 @@ class Reason(enum.StrEnum):
     SEPARATE_MODELS = "SeparateModels"
     MODEL_TOO_LARGE = "ModelTooLarge"
     SOURCE_FAILED = "SourceFailed"
+    HUNG_AGAIN = "HungAgain"
     BACKOFF_LIMIT_EXCEEDED = "BackoffLimitExceeded"
     FAILURE_POLICY = "FailurePolicy"
     DEADLINE_EXCEEDED = "DeadlineExceeded"

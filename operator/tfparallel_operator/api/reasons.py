@@ -93,6 +93,11 @@ REASONS: Mapping[names.Reason, Explanation] = {
         "The init container could not fetch the job's code or packages.",
         "Correct `trainer.source` or the requirements that the message names.",
     ),
+    names.Reason.HUNG_AGAIN: _warning(
+        "Training hung twice after the same step, or in the same part of its start or end. The"
+        " message and `status.hang` have the calls where it stood. The job does not run again.",
+        "Correct what hangs there, or raise the limit that the message names if it is only slow.",
+    ),
     names.Reason.BACKOFF_LIMIT_EXCEEDED: _warning(
         "The job failed more often than `runPolicy.backoffLimit`.",
         "Correct what the last failure names, or raise the limit.",

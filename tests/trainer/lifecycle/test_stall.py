@@ -4,13 +4,15 @@ import pathlib
 import subprocess
 import sys
 import threading
+import types
+from typing import Any
 
 import pytest
 
 from testing import clock
 from testing.trainer import launch
 from testing.trainer import runs as trainings
-from tfparallel_trainer.contract import exits, job_file
+from tfparallel_trainer.contract import exits, hangs, job_file
 from tfparallel_trainer.errors import TrainerError
 from tfparallel_trainer.lifecycle import stall
 
@@ -54,7 +56,10 @@ def test_what_moves_is_left_alone_and_what_stands_is_shown(
         assert "in stuck_here" in stream.read()
     (error,) = process.errors
     assert error.exit is exits.Exit.STALLED
-    assert "since step 7" in str(error)
+    hang = hangs.find(str(error))
+    assert hang is not None
+    assert hang.after == "step 7"
+    assert "< stuck_here (test_stall.py:" in hang.stack
 
 
 def stuck_here(virtual_clock: clock.Clock, ended: threading.Event) -> None:
@@ -129,6 +134,19 @@ def test_a_process_that_keeps_pythons_lock_is_shown_and_ended() -> None:
     done = subprocess.run([sys.executable, "-c", LOCKED], capture_output=True, text=True)
     assert done.returncode == 1
     assert 'File "<string>", line 6 in <module>' in done.stderr
+
+
+def test_libraries_are_left_out_of_a_stack_except_for_the_innermost_call() -> None:
+    frame: Any = None
+    for name, file in (
+        ("train", "/home/a/model.py"),
+        ("call_flat", "/lib/tensorflow/function.py"),
+        ("execute", "/lib/tensorflow/execute.py"),
+    ):
+        code = types.SimpleNamespace(co_name=name, co_filename=file)
+        frame = types.SimpleNamespace(f_code=code, f_lineno=2, f_back=frame)
+    assert stall._describe_stack(frame) == "execute (execute.py:2) < train (model.py:2)"
+    assert stall._describe_stack(None) == "no call (unknown)"
 
 
 MODEL = """

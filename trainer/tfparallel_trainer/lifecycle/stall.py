@@ -7,14 +7,16 @@ collective whose peer does not come, in the user's data function, or on a disk t
 import contextlib
 import dataclasses
 import faulthandler
+import pathlib
 import sys
 import threading
 import time
+import types
 from collections.abc import Callable, Iterator
 from typing import TextIO
 
 from tfparallel_trainer import errors
-from tfparallel_trainer.contract import job_file
+from tfparallel_trainer.contract import hangs, job_file
 
 _STDERR = sys.__stderr__ or sys.stderr
 """A real file, whatever a notebook or a test has put in its place."""
@@ -28,6 +30,12 @@ has the limit for itself, and a replica that is stuck ends itself."""
 
 _START_SECONDS = 600.0
 """What a cluster's start may take beyond startTimeoutSeconds; a TPU's takes longest."""
+
+_LIBRARIES = frozenset({"tensorflow", "keras"})
+"""Folders whose calls say little about where a program stands."""
+
+_CALLS = 4
+"""How many calls of the main thread a message names."""
 
 LOCKED_SECONDS = 60.0
 """How much longer a process may take that does not even let this thread run."""
@@ -102,10 +110,12 @@ class Watch:
         seconds = time.monotonic() - sign.at
         if seconds < sign.limit:
             return None
+        main = sys._current_frames().get(threading.main_thread().ident or 0)
+        hang = hangs.Hang(sign.what, _describe_stack(main))
+        place = hangs.describe(hang, seconds, "trainer.stepTimeoutSeconds")
         return errors.StalledError(
-            f"Nothing has ended for {seconds:.0f} s (trainer.stepTimeoutSeconds) since "
-            f"{sign.what}: the stacks of all threads stand above. See whether another replica, the "
-            "data or a disk is stuck, or give it more time."
+            f"{place}The stacks of all threads stand above. See whether another replica, the data"
+            " or a disk is stuck, or give it more time."
         )
 
     def end(self) -> None:
@@ -146,3 +156,14 @@ def watching(
         over.set()
         watch.end()
         thread.join()
+
+
+def _describe_stack(frame: types.FrameType | None) -> str:
+    """Return the innermost calls of a thread outside of libraries, and the innermost of all."""
+    calls: list[str] = []
+    while frame is not None and len(calls) < _CALLS:
+        path = pathlib.PurePath(frame.f_code.co_filename)
+        if not calls or _LIBRARIES.isdisjoint(path.parts):
+            calls.append(f"{frame.f_code.co_name} ({path.name}:{frame.f_lineno})")
+        frame = frame.f_back
+    return " < ".join(calls) or "no call (unknown)"

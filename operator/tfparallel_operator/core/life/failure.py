@@ -15,7 +15,7 @@ from tfparallel_operator.core import (
 from tfparallel_operator.core.layout import Layout
 from tfparallel_operator.core.status import conditions
 from tfparallel_operator.core.view import View
-from tfparallel_trainer.contract import exits, plain_text
+from tfparallel_trainer.contract import exits, hangs, plain_text
 
 _FIRST_SIGNAL_CODE = 128
 _CONTRACT = frozenset(exits.Exit)
@@ -27,6 +27,9 @@ outside the contract, such as those of signals, may be retried.
 """
 _LAST = datetime.datetime.max.replace(tzinfo=datetime.UTC)
 
+
+HANG_BYTES = 512
+"""Maximum bytes of each part of a hang in a status."""
 
 PATIENCE = 5
 """Restarts without progress that a program may request before each counts as a failure."""
@@ -73,6 +76,13 @@ class Loss:
         return f"{name} {_describe_exit(self.exit)}"
 
     @property
+    def hang(self) -> hangs.Hang | None:
+        """Where a training replica hung, if its trainer ended for it."""
+        if self.cause is not policies.Cause.STALL or self.exit is None or not _trains(self.replica):
+            return None
+        return hangs.find(self.exit.message)
+
+    @property
     def remedy(self) -> str:
         """The remedy, if it is known and the replica's own message does not contain it."""
         if self.end.name in remedies.BY_END:
@@ -82,6 +92,17 @@ class Loss:
         if self.exit is None:
             return remedies.find(self.reason)
         return remedies.find_for_exit(self.exit.code, self.exit.reason, self.exit.message)
+
+    def record_hang(self, job_name: str) -> job_status.Hang | None:
+        """Return where the replica hung for the status; None: it did not."""
+        hang = self.hang
+        if hang is None:
+            return None
+        return job_status.Hang(
+            replica=self.replica.pod_name(job_name),
+            after=plain_text.shorten(hang.after, HANG_BYTES),
+            stack=plain_text.shorten(hang.stack, HANG_BYTES),
+        )
 
     def record(self, job_name: str) -> job_status.Failure:
         """Return the loss for the status, with the remedy even if the replica's own message

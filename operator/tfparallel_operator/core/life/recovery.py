@@ -110,8 +110,9 @@ def _record(
 ) -> decision.Decision:
     """Return a decision whose status and Events name the lost replica."""
     recorded = loss.record(context.job.metadata.name)
+    hang = loss.record_hang(context.job.metadata.name) or decided.status.hang
     return dataclasses.replace(
         decided,
-        status=decided.status.model_copy(update={"failure": recorded}),
+        status=decided.status.model_copy(update={"failure": recorded, "hang": hang}),
         events=tuple(dataclasses.replace(event, pod=recorded.replica) for event in decided.events),
     )

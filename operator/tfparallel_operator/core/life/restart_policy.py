@@ -70,6 +70,9 @@ def _find_action(layout: Layout, status: job_status.JobStatus, loss: failure.Los
         return LossResponse(LossAction.FAIL, names.Reason.FAILURE_POLICY, message)
     if ruled is None and not _restarts(layout, loss):
         return LossResponse(LossAction.FAIL, reason, lost)
+    if ruled is None and _hung_there_before(layout, status, loss):
+        message = f"{lost}; it hung at the same place before"
+        return LossResponse(LossAction.FAIL, names.Reason.HUNG_AGAIN, message)
     limit = layout.job.spec.run_policy.backoff_limit
     if loss.cause.bounded and counted(layout, status, loss) >= limit:
         message = f"{lost}; all {limit} restarts of runPolicy.backoffLimit are used"
@@ -109,6 +112,17 @@ def _find_ruled_action(job: types.TFParallelJob, loss: failure.Loss) -> policies
         ):
             return rule.action
     return None
+
+
+def _hung_there_before(layout: Layout, status: job_status.JobStatus, loss: failure.Loss) -> bool:
+    """Whether training hung after the same sign of life before.
+
+    The stack does not count. While one replica is stuck in its data, its peers wait for it in a
+    collective, and any of them may be the first to end. The last step is the same for all of them.
+    It is another one if training got further in between.
+    """
+    hang = loss.record_hang(layout.job.metadata.name)
+    return hang is not None and status.hang is not None and hang.after == status.hang.after
 
 
 def _may_go_without(layout: Layout, status: job_status.JobStatus, loss: failure.Loss) -> bool:

@@ -41,6 +41,7 @@ def begin(
         "start_time": context.now,
         "completion_time": None,
         "last_cause": "",
+        "hang": None,
         "restarts_since_progress": 0,
     }
     status = status.model_copy(update=fresh)
