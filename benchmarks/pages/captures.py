@@ -64,6 +64,7 @@ MACHINE = (
     "run-failed",
     "plan",
     "compare",
+    "rehearse",
     "convert",
     "completion",
 )
@@ -164,6 +165,7 @@ def machine(desk: Desk) -> Sections:
     yield "run-failed", [desk.capture("tfparallel run broken/job.yaml")]
     yield "plan", [desk.capture("tfparallel plan split/job.yaml")]
     yield "compare", [desk.capture(f"tfparallel compare {JOB} --epochs 2 --seeds 1")]
+    yield "rehearse", [desk.capture(f"tfparallel rehearse {JOB} --kill worker-0@30 --mtbf 100")]
     yield "convert", [desk.capture("tfparallel convert --diff tfjob.yaml")]
     yield "completion", [desk.capture("tfparallel completion bash")]
 

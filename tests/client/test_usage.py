@@ -8,7 +8,7 @@ from testing import invocation
 
 REFUSED = {
     "sttus": "there is no verb 'sttus': did you mean 'status'?; see `tfparallel --help`",
-    "bundle": "there is no verb 'bundle': there are init, run, validate, plan, compare, convert,",
+    "bundle": "there is no verb 'bundle': there are init, run, validate, plan, compare, rehearse,",
     "run": "missing argument 'JOB.yaml'; see `tfparallel run --help`",
     "status -o yml": "invalid value for '-o' / '--output': 'yml' is not one of 'table', 'wide',",
     "status --contxt a": "no such option '--contxt'",

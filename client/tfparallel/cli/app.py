@@ -8,7 +8,7 @@ import click
 from tfparallel.cli import exits, options
 
 SECTIONS = {
-    "On this machine": ("init", "run", "validate", "plan", "compare", "convert"),
+    "On this machine": ("init", "run", "validate", "plan", "compare", "rehearse", "convert"),
     "Look at jobs": ("status", "why", "logs", "events", "get", "tensorboard", "report"),
     "On a cluster": ("submit", "suspend", "resume", "scale", "delete"),
     "About the command": ("doctor", "completion", "version"),

@@ -1,4 +1,4 @@
-"""Shows the progress of the runs of a comparison."""
+"""Shows the progress of several runs, those of a comparison or a rehearsal."""
 
 import time
 import types

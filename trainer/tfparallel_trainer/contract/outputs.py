@@ -80,7 +80,8 @@ class StepEvent(enum.StrEnum):
     EPOCH = "epoch"
     """An epoch begins, or is resumed after a restart."""
     STEP = "step"
-    """A step is made: `examples`, `loss`, and with parameter servers `staleness`."""
+    """A step is made: its number `step`, `examples`, `loss`, and with parameter servers
+    `staleness`."""
     EVALUATION = "evaluation"
     """An evaluation has ended: `metrics`."""
 

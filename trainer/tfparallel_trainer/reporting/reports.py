@@ -104,7 +104,9 @@ class Reporter:
         if self.step_log is not None:
             facts = {} if staleness is None else {"staleness": staleness}
             number = outputs.number(loss)
-            self.step_log.write(outputs.StepEvent.STEP, examples=examples, loss=number, **facts)
+            self.step_log.write(
+                outputs.StepEvent.STEP, step=step, examples=examples, loss=number, **facts
+            )
         if staleness is not None:
             self._staleness[staleness] += 1
         self._timed_steps += 1

@@ -12,6 +12,7 @@ import datetime
 import signal
 import typing
 import uuid
+from collections.abc import Mapping
 
 from tfparallel.backends.local import (
     containers,
@@ -143,6 +144,14 @@ class LocalCluster:
             self.wake()
         if placement is not None and placement.mesh != (before and before.mesh):
             self._observer.split(placement)
+
+    def trainer_ids(self) -> Mapping[str, int]:
+        """Return the process ids of the trainers that make a run now, by their replicas."""
+        ids = {
+            self._by_name[pod].name: container.trainer_id
+            for pod, container in self._containers.items()
+        }
+        return {replica: number for replica, number in ids.items() if number is not None}
 
     async def wait(self, until: datetime.datetime | None) -> None:
         """Wait until something has happened, or until a time."""

@@ -4,7 +4,9 @@ So a restart costs no import of TensorFlow. Runner and agent agree by questions:
 follows a run that has ended, and asks again until it gets another run or is to exit.
 """
 
+import contextlib
 import dataclasses
+import pathlib
 import typing
 
 from tfparallel.backends.local import process
@@ -37,6 +39,17 @@ class Container:
     def is_waiting(self) -> bool:
         """Whether an agent waits for a run."""
         return self.has_agent and not self.is_running and self.next_run is None
+
+    @property
+    def trainer_id(self) -> int | None:
+        """The process id of what makes the run, which an agent forks; None: no run is made."""
+        command_id = self.running.command_id if self.is_running else None
+        if command_id is None or not self.has_agent:
+            return command_id
+        children = pathlib.Path(f"/proc/{command_id}/task/{command_id}/children")
+        with contextlib.suppress(OSError):
+            return next(map(int, children.read_text(encoding="ascii").split()), None)
+        return None
 
     def fits(self, launch: process.Launch) -> bool:
         """Whether a run with this command and environment differs only in its attempt."""

@@ -11,7 +11,8 @@ import secrets
 import shlex
 import signal
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
+from typing import Any
 
 import yaml
 
@@ -39,6 +40,10 @@ from tfparallel_operator.core.status import conditions
 TRAINER_IMAGE = "tfparallel-trainer"
 """Image in the manifests of pods without a template. Nothing pulls it here."""
 
+Companion = Callable[[cluster.LocalCluster, pathlib.Path | None], Coroutine[Any, Any, None]]
+"""Runs while a job runs. It gets the cluster and the folder of the trainer's results, and is
+cancelled when the job has ended."""
+
 _NONE = datetime.timedelta()
 """Local runs need no settling time and no restart backoff."""
 
@@ -63,6 +68,7 @@ async def run(
     observer: watcher.Watcher,
     clock: wall_clock.Clock = wall_clock.utc_now,
     wrappers: Mapping[str, Sequence[str]] | None = None,
+    companion: Companion | None = None,
 ) -> RunResult:
     """Run a job to its end in an output folder, which may be that of an earlier run.
 
@@ -70,6 +76,7 @@ async def run(
         source: the job and what belongs to it.
         wrappers: by the names of replicas, such as worker-1: a program, with its arguments, that
             starts the replica's command.
+        companion: runs while the job runs. If it fails, the job's processes end.
 
     Raises:
         SpecError: the job asks for what only a cluster can give, or the folder is in use.
@@ -98,6 +105,7 @@ async def run(
             overrides=source.environment,
         )
         translations = _translations(requested, launcher, source.config_maps)
+        trained = translations[requested.coordinator].output
         observer.placed(_placements(translations, addresses))
         async with asyncio.TaskGroup() as tasks:
             local = cluster.LocalCluster(
@@ -109,8 +117,10 @@ async def run(
                 clock=clock,
                 tasks=tasks,
             )
+            task = None if companion is None else tasks.create_task(companion(local, trained))
             stopped_by = await _live(local, token, observer, clock)
-        trained = translations[requested.coordinator].output
+            if task is not None:
+                task.cancel()
         return RunResult(local.job, run_folders, trained, stopped_by)
 
 

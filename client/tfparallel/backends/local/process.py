@@ -73,6 +73,14 @@ class Process:
             os.close(writing)
         return cls(running, ours, asyncio.create_task(_read_lines(output, sink)))
 
+    @property
+    def command_id(self) -> int | None:
+        """The process id of the command; None: it has not started, or has ended."""
+        with contextlib.suppress(OSError, ValueError):
+            # It stays on the socket, for whoever has to end a command without a supervisor.
+            return int(self._control.recv(32, socket.MSG_DONTWAIT | socket.MSG_PEEK))
+        return None
+
     def terminate(self) -> None:
         """Ask the command to end, and kill it after its grace period."""
         self._order(supervisor.TERMINATE)

@@ -1,0 +1,82 @@
+"""The faults that a command line names, and those that a job cannot have."""
+
+import pytest
+
+from tfparallel.rehearse import faults
+from tfparallel_operator.api import load
+
+REPLICAS = {"chief-0", "worker-0", "worker-1"}
+
+
+def test_faults_are_in_the_order_of_their_steps() -> None:
+    scenario = faults.parse_scenario(["worker-1@40", "worker-0@9"], ["chief@12"], full_disks=[20])
+    assert list(map(str, scenario.faults)) == [
+        "kill worker-0@9",
+        "freeze chief-0@12",
+        "disk-full 20",
+        "kill worker-1@40",
+    ]
+
+
+def test_a_slowdown_has_a_factor() -> None:
+    scenario = faults.parse_scenario(["worker-1@40"], slowdowns=["worker-2x2.5"])
+    assert list(map(str, scenario.slowdowns)) == ["slow worker-2x2.5"]
+
+
+@pytest.mark.parametrize("text", ["worker-1", "worker-1@", "worker-1@0", "@4", "worker-1@x", ""])
+def test_a_fault_without_replica_or_step_is_refused(text: str) -> None:
+    with pytest.raises(load.SpecError, match="write REPLICA@STEP, such as worker-1@40") as refused:
+        faults.parse_scenario(kills=[text])
+    assert str(refused.value).startswith(f"--kill {text}: ")
+
+
+@pytest.mark.parametrize("text", ["worker-1", "worker-1x", "worker-1x1", "worker-1x0.5", "x3"])
+def test_a_slowdown_without_a_factor_above_one_is_refused(text: str) -> None:
+    with pytest.raises(load.SpecError, match="write REPLICAxFACTOR with a factor above 1"):
+        faults.parse_scenario(slowdowns=[text])
+
+
+def test_a_rehearsal_needs_a_fault() -> None:
+    with pytest.raises(
+        load.SpecError, match="no fault: give --kill, --freeze, --disk-full or --slow"
+    ):
+        faults.parse_scenario()
+
+
+@pytest.mark.parametrize(
+    ("kills", "slowdowns", "full_disks"),
+    [
+        (["worker-1@4"], ["worker-1x2"], []),
+        ([], ["worker-1x2", "worker-1x3"], []),
+        ([], ["worker-1x2"], [4]),
+    ],
+)
+def test_a_slow_replica_has_no_other_fault(
+    kills: list[str], slowdowns: list[str], full_disks: list[int]
+) -> None:
+    with pytest.raises(load.SpecError, match="--slow worker-1x2: the replica has another fault"):
+        faults.parse_scenario(kills, [], slowdowns, full_disks)
+
+
+def test_faults_that_the_job_can_have_are_accepted() -> None:
+    scenario = faults.parse_scenario(["worker-1@40"], ["chief-0@41"], ["worker-0x3"])
+    faults.check_replicas(scenario, REPLICAS)
+    faults.check_steps(scenario, 42)
+
+
+@pytest.mark.parametrize("option", ["kill worker-2@4", "slow worker-2x3"])
+def test_a_fault_of_an_unknown_replica_is_refused(option: str) -> None:
+    kind, text = option.split()
+    kills, slowdowns = ([text], []) if kind == "kill" else ([], [text])
+    scenario = faults.parse_scenario(kills, slowdowns=slowdowns)
+    with pytest.raises(
+        load.SpecError,
+        match=f"--{option}: the job has no replica 'worker-2': it has chief-0, worker-0, worker-1",
+    ):
+        faults.check_replicas(scenario, REPLICAS)
+
+
+def test_a_fault_after_the_last_step_is_refused() -> None:
+    scenario = faults.parse_scenario(freezes=["worker-1@40"])
+    with pytest.raises(load.SpecError, match="--freeze worker-1@40: the job ends with step 40"):
+        faults.check_steps(scenario, 40)
