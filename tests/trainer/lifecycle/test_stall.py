@@ -107,6 +107,93 @@ def test_others_get_more_time_than_all_their_limits() -> None:
     assert stall.limits(spec) == stall.Limits(work=30, wait=1000)
 
 
+def test_limits_of_first_step_steps_and_evaluation_are_separate(
+    tmp_path: pathlib.Path, virtual_clock: clock.Clock
+) -> None:
+    spec = {
+        "epochs": 1,
+        "stepTimeoutSeconds": 30,
+        "firstStepTimeoutSeconds": 90,
+        "evaluationTimeoutSeconds": 60,
+        "startTimeoutSeconds": 100,
+    }
+    limits = stall.limits(job_file.TrainerSpec.model_validate(spec))
+    assert limits == stall.Limits(work=30, wait=1600, first_step=90, evaluation=60)
+    with (tmp_path / "stacks").open("w") as stream:
+        watch = stall.Watch(limits, stream)
+        try:
+            with watch.first_step():
+                virtual_clock.advance(89)
+                assert watch.stalled() is None
+                with watch.waiting():
+                    virtual_clock.advance(1000)
+                    assert watch.stalled() is None
+                virtual_clock.advance(90)
+                assert "trainer.firstStepTimeoutSeconds" in str(watch.stalled())
+            assert watch.stalled() is None
+            watch.moved("step 1")
+            virtual_clock.advance(30)
+            assert "trainer.stepTimeoutSeconds) since step 1" in str(watch.stalled())
+            with watch.evaluation():
+                virtual_clock.advance(59)
+                assert watch.stalled() is None
+                watch.moved("batch 1")
+                virtual_clock.advance(60)
+                assert "trainer.evaluationTimeoutSeconds) since batch 1" in str(watch.stalled())
+            virtual_clock.advance(30)
+            assert "trainer.stepTimeoutSeconds" in str(watch.stalled())
+        finally:
+            watch.end()
+
+
+PHASES = """
+import time, types
+import keras, numpy, tensorflow as tf
+from tfparallel_trainer.lifecycle import stall
+
+now = time.monotonic()
+stall.time = types.SimpleNamespace(monotonic=lambda: now)
+
+class Hang(keras.callbacks.Callback):
+    def on_train_batch_begin(self, batch, logs=None):
+        self.at("training")
+    def on_test_batch_begin(self, batch, logs=None):
+        self.at("evaluation")
+    def at(self, moment):
+        global now
+        if moment == MOMENT:
+            now += 100
+            time.sleep(600)
+
+def build_model():
+    return keras.Sequential([keras.Input((2,)), keras.layers.Dense(1)])
+def compile_model(model):
+    model.compile("sgd", "mse")
+def training_data():
+    return numpy.ones((8, 2)), numpy.ones((8, 1))
+evaluation_data = training_data
+def callbacks():
+    return [Hang()]
+"""
+
+
+@pytest.mark.parametrize(
+    ("limit", "moment"),
+    [("firstStepTimeoutSeconds", "training"), ("evaluationTimeoutSeconds", "evaluation")],
+)
+def test_a_job_that_hangs_ends_within_the_limit_of_its_phase(
+    limit: str, moment: str, tmp_path: pathlib.Path, runs: trainings.Runs
+) -> None:
+    (tmp_path / "model.py").write_text(f"MOMENT = {moment!r}\n{PHASES}")
+    lengths = {"epochs": 1, "globalBatchSize": 4}
+    trainer: dict[str, object] = {**lengths, "stepTimeoutSeconds": 3000, limit: 20}
+    environments = launch.environments(tmp_path, tmp_path, trainer, processes=1)
+    with runs.group(environments) as group:
+        (ended,) = group.wait()
+    assert ended.code == exits.Exit.STALLED, ended
+    assert f"(trainer.{limit}) since " in ended.errors
+
+
 def test_a_watch_that_is_over_ends_nothing(
     tmp_path: pathlib.Path, virtual_clock: clock.Clock
 ) -> None:

@@ -170,9 +170,15 @@ class TrainerSpec(base.Model):
     """How long a replica may go without the end of a step, of a batch of the evaluation or of a
     checkpoint. Before and after the steps it counts a call of one of the module's functions, the
     reading of a checkpoint, or an export. Then the replica shows the stacks of its threads and ends
-    with exit code 79. The first step counts too, so leave time for building its graph. Outside of
-    steps a replica waits for the others ten times as long, and startTimeoutSeconds and ten minutes
-    more."""
+    with exit code 79. Outside of steps a replica waits for the others ten times as long, and
+    startTimeoutSeconds and ten minutes more."""
+
+    first_step_timeout_seconds: Annotated[int, pydantic.Field(ge=1)] | None = None
+    """The same for the first step of an attempt, which also builds its graph. Absent:
+    stepTimeoutSeconds."""
+
+    evaluation_timeout_seconds: Annotated[int, pydantic.Field(ge=1)] | None = None
+    """The same for a batch of the evaluation. Absent: stepTimeoutSeconds."""
 
     @pydantic.model_validator(mode="after")
     def _one_length(self) -> Self:

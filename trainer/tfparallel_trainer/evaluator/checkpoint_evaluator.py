@@ -117,7 +117,8 @@ class CheckpointEvaluator:
 
     def _evaluate(self, at: files.Position) -> None:
         began = time.monotonic()
-        values = self._evaluation.run(self._watched(self._examples.epoch(0, 0), at.step))
+        with self._watch.evaluation():
+            values = self._evaluation.run(self._watched(self._examples.epoch(0, 0), at.step))
         seconds = round(time.monotonic() - began, 3)
         self._records.metrics("evaluation", at.step, values, epoch=at.epoch, seconds=seconds)
         self._records.flush()

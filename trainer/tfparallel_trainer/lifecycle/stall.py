@@ -13,7 +13,7 @@ import threading
 import time
 import types
 from collections.abc import Callable, Iterator
-from typing import TextIO
+from typing import NamedTuple, TextIO
 
 from tfparallel_trainer import errors
 from tfparallel_trainer.contract import hangs, job_file
@@ -41,6 +41,11 @@ LOCKED_SECONDS = 60.0
 """How much longer a process may take that does not even let this thread run."""
 
 
+_WORK = "trainer.stepTimeoutSeconds"
+_FIRST_STEP = "trainer.firstStepTimeoutSeconds"
+_EVALUATION = "trainer.evaluationTimeoutSeconds"
+
+
 @dataclasses.dataclass(frozen=True, slots=True)
 class Limits:
     """Maximum seconds between two signs of life."""
@@ -49,13 +54,43 @@ class Limits:
     """The limit while this process works, and in steps, which all replicas make together."""
     wait: float
     """The limit while this process waits for others outside of steps."""
+    first_step: float | None = None
+    """The limit until the first step has ended; None: that of work."""
+    evaluation: float | None = None
+    """The limit in an evaluation; None: that of work."""
+
+    @property
+    def shortest(self) -> float:
+        """The shortest limit of this process's work."""
+        return min(self._of_work)
+
+    @property
+    def longest(self) -> float:
+        """The longest limit of this process's work."""
+        return max(self._of_work)
+
+    @property
+    def _of_work(self) -> tuple[float, ...]:
+        return (self.work, self.first_step or self.work, self.evaluation or self.work)
 
 
 def limits(spec: job_file.TrainerSpec) -> Limits:
     """Return the limits of a job."""
-    work = float(spec.step_timeout_seconds)
-    wait = _OTHERS * work + spec.start_timeout_seconds + _START_SECONDS
-    return Limits(work=work, wait=wait)
+    work = Limits(
+        work=spec.step_timeout_seconds,
+        wait=0.0,
+        first_step=spec.first_step_timeout_seconds,
+        evaluation=spec.evaluation_timeout_seconds,
+    )
+    wait = _OTHERS * work.longest + spec.start_timeout_seconds + _START_SECONDS
+    return dataclasses.replace(work, wait=wait)
+
+
+class _Limit(NamedTuple):
+    """A limit, and the field that sets it."""
+
+    seconds: float
+    field: str
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -64,7 +99,7 @@ class _Sign:
 
     at: float
     what: str
-    limit: float
+    limit: _Limit
 
 
 class Watch:
@@ -74,7 +109,9 @@ class Watch:
         """Take the limits between two signs, and a real file that stacks are written to."""
         self._limits = limits
         self._stream = stream
-        self._sign = _Sign(time.monotonic(), "the start", limits.work)
+        self._work = _Limit(limits.work, _WORK)
+        """The limit while this process does not wait for others."""
+        self._sign = _Sign(time.monotonic(), "the start", self._work)
         self._over = False
         self._changing = threading.Lock()
 
@@ -86,11 +123,19 @@ class Watch:
     @contextlib.contextmanager
     def waiting(self, what: str = "the wait for the other replicas") -> Iterator[None]:
         """Give the body the time of a wait for others, which it may spend without Python's lock."""
-        self._change(f"{what} began", self._limits.wait)
+        self._change(f"{what} began", _Limit(self._limits.wait, _WORK))
         try:
             yield
         finally:
-            self._change(f"{what} ended", self._limits.work)
+            self._change(f"{what} ended", self._work)
+
+    def first_step(self) -> contextlib.AbstractContextManager[None]:
+        """Give the body, which ends with the first step, the limit of that."""
+        return self._limited(self._limits.first_step, _FIRST_STEP)
+
+    def evaluation(self) -> contextlib.AbstractContextManager[None]:
+        """Give the body the limit of an evaluation."""
+        return self._limited(self._limits.evaluation, _EVALUATION)
 
     def postpone(self) -> None:
         """Have the process ended a while after the limit, by a timer that needs no lock.
@@ -100,7 +145,7 @@ class Watch:
         with self._changing:
             if not self._over:
                 faulthandler.dump_traceback_later(
-                    self._sign.limit + LOCKED_SECONDS, exit=True, file=self._stream
+                    self._sign.limit.seconds + LOCKED_SECONDS, exit=True, file=self._stream
                 )
 
     def stalled(self) -> errors.StalledError | None:
@@ -108,13 +153,13 @@ class Watch:
         with self._changing:
             sign = self._sign
         seconds = time.monotonic() - sign.at
-        if seconds < sign.limit:
+        if seconds < sign.limit.seconds:
             return None
         main = sys._current_frames().get(threading.main_thread().ident or 0)
         hang = hangs.Hang(sign.what, _describe_stack(main))
-        place = hangs.describe(hang, seconds, "trainer.stepTimeoutSeconds")
+        problem = hangs.describe(hang, seconds, sign.limit.field)
         return errors.StalledError(
-            f"{place}The stacks of all threads stand above. See whether another replica, the data"
+            f"{problem}The stacks of all threads stand above. See whether another replica, the data"
             " or a disk is stuck, or give it more time."
         )
 
@@ -124,7 +169,24 @@ class Watch:
             self._over = True
             faulthandler.cancel_dump_traceback_later()
 
-    def _change(self, what: str, limit: float) -> None:
+    @contextlib.contextmanager
+    def _limited(self, seconds: float | None, field: str) -> Iterator[None]:
+        """Give the body a limit of its own. None: it keeps the limit that holds."""
+        outer_limit = self._work
+        if seconds is not None:
+            self._replace_work_limit(_Limit(seconds, field))
+        try:
+            yield
+        finally:
+            if seconds is not None:
+                self._replace_work_limit(outer_limit)
+
+    def _replace_work_limit(self, work: _Limit) -> None:
+        """Count another limit from now, after the same sign of life."""
+        self._work = work
+        self._change(self._sign.what, work)
+
+    def _change(self, what: str, limit: _Limit) -> None:
         with self._changing:
             self._sign = _Sign(time.monotonic(), what, limit)
         self.postpone()
@@ -139,7 +201,7 @@ def watching(
     over = threading.Event()
 
     def look() -> None:
-        while not over.wait(limits.work / _LOOKS):
+        while not over.wait(limits.shortest / _LOOKS):
             watch.postpone()
             error = watch.stalled()
             if error is not None:

@@ -127,6 +127,7 @@ class Training:
             NonFiniteError: loss, gradients or weights are not finite; nothing more is saved.
         """
         self.watch.moved("training began")
+        self.until_first_step.enter_context(self.watch.first_step())
         self.observer.training_begins()
         while not self._finished():
             self._run_epoch()
@@ -313,7 +314,7 @@ class Training:
 
     def _evaluate(self) -> dict[str, float]:
         self.observer.evaluation_begins()
-        with self.reporter.times.evaluating():
+        with self.reporter.times.evaluating(), self.watch.evaluation():
             values = self.engine.evaluate(self._watched)
         if values is None:
             return {}
