@@ -75,19 +75,18 @@ def train(
     return cases_split.whole(replicas), losses, replicas.metrics()
 
 
-@pytest.mark.parametrize("order", [schedule.one_forward_one_backward, schedule.gpipe])
 @pytest.mark.parametrize(
-    ("build", "mesh", "microbatches"),
+    ("build", "mesh", "order", "microbatches"),
     [
-        (recurrent, shape.MeshShape(stage=2), 3),
-        (recurrent, shape.MeshShape(data=2), 1),
-        (normalised, shape.MeshShape(data=2, stage=2), 3),
-        (shared, shape.MeshShape(), 2),
-        (shared, shape.MeshShape(stage=2, tensor=2), 3),
+        (recurrent, shape.MeshShape(stage=2), schedule.one_forward_one_backward, 3),
+        (recurrent, shape.MeshShape(data=2), schedule.one_forward_one_backward, 1),
+        (normalised, shape.MeshShape(data=2, stage=2), schedule.gpipe, 3),
+        (shared, shape.MeshShape(), schedule.gpipe, 2),
+        (shared, shape.MeshShape(stage=2, tensor=2), schedule.one_forward_one_backward, 3),
     ],
 )
 def test_a_stage_that_recomputes_trains_as_one_that_does_not(
-    build: Any, mesh: shape.MeshShape, microbatches: int, order: schedule.Schedule
+    build: Any, mesh: shape.MeshShape, order: schedule.Schedule, microbatches: int
 ) -> None:
     run = functools.partial(train, functions(build), mesh, order, microbatches)
     expected, expected_losses, expected_metrics = run(recomputes=False)
