@@ -15,6 +15,7 @@ from tfparallel.backends.local import local_run, watcher
 from tfparallel.job_source import source
 from tfparallel_operator.api import job_status
 from tfparallel_operator.core import decision
+from tfparallel_trainer.contract import environment
 
 MARK = "LOCAL_TEST_MARK"
 """A variable that every process of a test carries, and so is found by."""
@@ -137,6 +138,25 @@ def processes(mark: str) -> list[int]:
         except OSError:
             continue
     return [pid for pid in pids if pid != os.getpid()]
+
+
+def chain(mark: str, worker: int) -> list[int]:
+    """Ids of a worker's processes, from the supervisor to the trainer."""
+    by_parent = {}
+    for pid in processes(mark):
+        try:
+            variables = _environment(pathlib.Path(f"/proc/{pid}")).split(b"\0")
+            status = pathlib.Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2]
+        except OSError:
+            continue
+        config = dict(line.partition(b"=")[::2] for line in variables)
+        if json.loads(config[environment.TF_CONFIG.encode()])["task"]["index"] == worker:
+            by_parent[int(status.split()[1])] = pid
+    pids, parent = [], os.getpid()
+    while parent in by_parent:
+        parent = by_parent[parent]
+        pids.append(parent)
+    return pids
 
 
 def _environment(entry: pathlib.Path) -> bytes:

@@ -1,7 +1,6 @@
 """A gang on this machine whose trainer is killed: agents stay, and the result is the same."""
 
 import asyncio
-import json
 import os
 import pathlib
 import shutil
@@ -16,7 +15,6 @@ from testing.trainer import weights
 from tfparallel.backends.local import local_run
 from tfparallel.job_source import source
 from tfparallel_operator.api import names
-from tfparallel_trainer.contract import environment
 
 pytestmark = pytest.mark.timeout(400)
 
@@ -65,11 +63,11 @@ async def test_a_killed_process_costs_no_other_result(
         )
 
     await waiting.until_in_loop(lambda: has_stepped(1), "some steps", 200)
-    before = {replica: _processes(mark, replica) for replica in (0, 1)}
+    before = {replica: jobs.chain(mark, replica) for replica in (0, 1)}
     assert [len(chain) for chain in before.values()] == [3, 3]
     os.kill(before[1][depth], signal.SIGKILL)
     await waiting.until_in_loop(lambda: has_stepped(2), "the restart", 200)
-    after = {pid for replica in (0, 1) for pid in _processes(mark, replica)}
+    after = {pid for replica in (0, 1) for pid in jobs.chain(mark, replica)}
     outcome = await running
     status = outcome.job.status
     assert status.state is names.State.SUCCEEDED, recorder.lines[-20:]
@@ -88,22 +86,3 @@ async def test_agents_end_with_their_job(tmp_path: pathlib.Path) -> None:
     assert outcome.job.status.state is names.State.FAILED
     assert outcome.job.status.attempt == 2
     assert jobs.processes(mark) == []
-
-
-def _processes(mark: str, replica: int) -> list[int]:
-    """The processes of a worker: supervisor, agent and trainer."""
-    by_parent = {}
-    for pid in jobs.processes(mark):
-        try:
-            variables = pathlib.Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
-            status = pathlib.Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2]
-        except OSError:
-            continue
-        config = dict(line.partition(b"=")[::2] for line in variables)
-        if json.loads(config[environment.TF_CONFIG.encode()])["task"]["index"] == replica:
-            by_parent[int(status.split()[1])] = pid
-    chain, pid = [], os.getpid()
-    while pid in by_parent:
-        pid = by_parent[pid]
-        chain.append(pid)
-    return chain

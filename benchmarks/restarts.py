@@ -1,0 +1,215 @@
+"""From the kill of a trainer to the next new step, for gangs on this machine.
+
+One side restarts in place: agents fork the next trainer. The other one starts new processes, as a
+command of the user's own does. PyTorch's torchrun restarts the same model over gloo. All have a
+checkpoint of each epoch.
+"""
+
+import asyncio
+import contextlib
+import functools
+import json
+import os
+import pathlib
+import shutil
+import signal
+import subprocess
+import tempfile
+import time
+from collections.abc import Iterator
+
+from benchmarks import processes, results, steps
+from benchmarks.peers import competitors, workloads
+from testing.operator import local_jobs
+from tfparallel.backends.local import local_run, ports
+from tfparallel.job_source import source
+from tfparallel_trainer.contract import environment, outputs
+
+MODEL = "cnn"
+GANGS = (2, 4, 8)
+TARGET = 0.45
+"""Of the time with new processes."""
+TORCHRUN_TARGET = 0.5
+"""Of torchrun's time."""
+_AFTER_CHECKPOINT = 5
+"""Steps after a checkpoint when a trainer is killed: those are lost."""
+_LIMIT_SECONDS = 300.0
+_AGAIN_SECONDS = 0.02
+_NEW_PROCESS = ("env",)
+"""A program that starts a replica's command: with one, a replica has no agent."""
+
+
+def measure(size: results.Size) -> list[results.Result]:
+    """Kill a trainer of each gang with and without agents, and one of torchrun's, in turns."""
+    gangs = GANGS if size is results.FULL else GANGS[:1]
+    with tempfile.TemporaryDirectory() as name:
+        folder = pathlib.Path(name)
+        competitors.prepare(MODEL, folder)
+        return [
+            *(_in_place(workers, size.repeats) for workers in gangs),
+            results.ratio(
+                "a killed trainer to the next new step, 2 processes",
+                TORCHRUN_TARGET,
+                *steps.in_turns(
+                    functools.partial(_ours, GANGS[0]),
+                    functools.partial(_torchrun, folder, GANGS[0]),
+                    size.repeats,
+                ),
+                "torchrun",
+            ),
+        ]
+
+
+def _in_place(workers: int, repeats: int) -> results.Result:
+    return results.ratio(
+        f"a killed trainer to the next new step, gang of {workers}",
+        TARGET,
+        *steps.in_turns(
+            functools.partial(_ours, workers),
+            functools.partial(_ours, workers, wrapper=_NEW_PROCESS),
+            repeats,
+        ),
+        "new processes",
+    )
+
+
+def _ours(workers: int, wrapper: tuple[str, ...] = ()) -> list[float]:
+    with tempfile.TemporaryDirectory() as name:
+        folder = pathlib.Path(name)
+        return [asyncio.run(_kill_one(folder, workers, wrapper))]
+
+
+async def _kill_one(folder: pathlib.Path, workers: int, wrapper: tuple[str, ...]) -> float:
+    """Run a job, kill the trainer of its last worker, and return the seconds to a new step."""
+    mark = local_jobs.new_mark()
+    log = folder / "out" / "claims" / "c" / "job" / outputs.STEP_LOG
+    wrappers = {f"worker-{index}": wrapper for index in range(workers)} if wrapper else {}
+    shutil.copy(processes.ROOT / "benchmarks/peers/job.py", folder)
+    job_source = source.read(local_jobs.write(folder, _job(mark, workers)))
+    recorder = local_jobs.RecordingWatcher()
+    running = asyncio.create_task(
+        local_run.run(job_source, folder / "out", recorder, wrappers=wrappers)
+    )
+    deadline = time.monotonic() + _LIMIT_SECONDS
+
+    async def reach(step: int) -> tuple[int, float]:
+        while (reached := _first_step(log, step)) is None:
+            if running.done() or time.monotonic() > deadline:
+                raise RuntimeError(f"the job did not reach step {step}: {recorder.lines[-20:]}")
+            await asyncio.sleep(_AGAIN_SECONDS)
+        return reached
+
+    try:
+        await reach(workloads.MODELS[MODEL].steps + _AFTER_CHECKPOINT)
+        os.kill(local_jobs.chain(mark, workers - 1)[-1], signal.SIGKILL)
+        killed_at = time.time()
+        # A step that had begun may still be written.
+        lost = max(step for step, moment in _steps(log) if moment <= killed_at)
+        _, moment = await reach(lost + 2)
+        return moment - killed_at
+    finally:
+        running.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await running
+        while local_jobs.processes(mark):
+            await asyncio.sleep(_AGAIN_SECONDS)
+        await asyncio.sleep(_AGAIN_SECONDS)  # the loop hears of their ends
+
+
+def _job(mark: str, workers: int) -> dict[str, object]:
+    variables = {
+        local_jobs.MARK: mark,
+        environment.STEP_LOG: "1",
+        "BENCHMARK_MODEL": MODEL,
+        "PYTHONPATH": str(processes.ROOT),
+        "OMP_NUM_THREADS": "1",
+        "TF_NUM_INTRAOP_THREADS": "1",
+    }
+    listed = [{"name": name, "value": value} for name, value in variables.items()]
+    worker = {"spec": {"containers": [{"name": "tensorflow", "env": listed}]}}
+    model = workloads.MODELS[MODEL]
+    trainer = {
+        "module": "job.py",
+        "source": {"configMap": {"name": "code"}},
+        "epochs": 1000,
+        "globalBatchSize": model.batch,
+        "verify": "Off",
+        "checkpoint": {"claim": "c", "everySteps": model.steps},
+    }
+    return local_jobs.job({"Worker": {"replicas": workers, "template": worker}}, trainer=trainer)
+
+
+def _torchrun(data: pathlib.Path, count: int) -> list[float]:
+    """Run torchrun, kill its last worker, and return the seconds to a new step."""
+    with tempfile.TemporaryDirectory() as name, _elastic(data, pathlib.Path(name), count) as agent:
+        log = pathlib.Path(name) / "steps.jsonl"
+        _wait(log, workloads.MODELS[MODEL].steps + _AFTER_CHECKPOINT, agent)
+        os.kill(_worker(agent.pid, count - 1), signal.SIGKILL)
+        killed_at = time.time()
+        lost = max(step for step, moment in _steps(log) if moment <= killed_at)
+        return [_wait(log, lost + 2, agent) - killed_at]
+
+
+@contextlib.contextmanager
+def _elastic(
+    data: pathlib.Path, folder: pathlib.Path, count: int
+) -> Iterator[subprocess.Popen[bytes]]:
+    (port,) = ports.allocate(1)
+    command = [competitors.interpreter("torch"), "-m", "torch.distributed.run"]
+    options = [f"--nproc-per-node={count}", "--max-restarts=3", f"--master-port={port}"]
+    script = ["-m", "benchmarks.peers.torch_elastic", str(folder)]
+    variables = {
+        "CONTEST_MODEL": MODEL,
+        "CONTEST_RANK": "0",
+        "CONTEST_ADDRESSES": ",".join(["127.0.0.1"] * count),
+        "CONTEST_FOLDER": str(data),
+        "OMP_NUM_THREADS": "1",
+    }
+    with (folder / "output").open("wb") as out:
+        agent = subprocess.Popen(
+            [*command, *options, *script],
+            cwd=processes.ROOT,
+            env={**os.environ, **variables},
+            stdout=out,
+            stderr=subprocess.STDOUT,
+        )
+    try:
+        yield agent
+    finally:
+        agent.terminate()  # it ends its workers
+        agent.wait()
+
+
+def _worker(agent: int, rank: int) -> int:
+    """The process of a rank among the children of torchrun."""
+    children = pathlib.Path(f"/proc/{agent}/task/{agent}/children").read_text().split()
+    for pid in children:
+        if f"RANK={rank}".encode() in pathlib.Path(f"/proc/{pid}/environ").read_bytes().split(
+            b"\0"
+        ):
+            return int(pid)
+    raise RuntimeError(f"torchrun has no process of rank {rank}")
+
+
+def _wait(log: pathlib.Path, step: int, agent: subprocess.Popen[bytes]) -> float:
+    deadline = time.monotonic() + _LIMIT_SECONDS
+    while (reached := _first_step(log, step)) is None:
+        if agent.poll() is not None or time.monotonic() > deadline:
+            output = (log.parent / "output").read_text(errors="replace")
+            raise RuntimeError(f"torchrun did not reach step {step}: {output[-2000:]}")
+        time.sleep(_AGAIN_SECONDS)
+    return reached[1]
+
+
+def _first_step(log: pathlib.Path, step: int) -> tuple[int, float] | None:
+    """The first record of this step or a later one: its number, and seconds since 1970."""
+    return next((record for record in _steps(log) if record[0] >= step), None)
+
+
+def _steps(log: pathlib.Path) -> list[tuple[int, float]]:
+    """Numbers of the steps, and when they ended, in seconds since 1970."""
+    if not log.exists():
+        return []
+    lines = log.read_text(encoding="utf-8").splitlines(keepends=True)
+    records = [json.loads(line) for line in lines if line.endswith("\n")]
+    return [(int(record["step"]), float(record["time"])) for record in records if "step" in record]
