@@ -13,11 +13,11 @@ from collections.abc import Mapping
 from hypothesis import strategies as st
 
 from testing import report_runs
-from tfparallel.report import goodput, run_records
+from tfparallel.report import chronology, run_records
 from tfparallel_operator.api import names
 from tfparallel_trainer.contract import outputs
 
-A = goodput.Activity
+A = chronology.LoggedActivity
 _AGAIN = (A.TRAINING, A.INPUT, A.EVALUATION)
 """What a process does again if its checkpoint is older."""
 
@@ -55,7 +55,7 @@ _STATES = {
 class Piece:
     """A part of the time."""
 
-    activity: goodput.Activity
+    activity: chronology.LoggedActivity
     begin: float
     end: float
 
@@ -178,7 +178,7 @@ class History:
             self._spend(A.TRAINING, 2.0)
         return self.now
 
-    def _spend(self, activity: goodput.Activity, seconds: float) -> None:
+    def _spend(self, activity: chronology.LoggedActivity, seconds: float) -> None:
         if seconds:
             self.pieces.append(Piece(activity, self.now, self.now + seconds))
             self.now += seconds
@@ -218,9 +218,9 @@ class History:
         )
 
     @property
-    def seconds(self) -> Mapping[goodput.Activity, float]:
+    def seconds(self) -> Mapping[chronology.LoggedActivity, float]:
         """How long each activity took."""
-        total: dict[goodput.Activity, float] = collections.defaultdict(float)
+        total: dict[chronology.LoggedActivity, float] = collections.defaultdict(float)
         for piece in self.pieces:
             total[piece.activity] += piece.end - piece.begin
         return {activity: seconds for activity, seconds in total.items() if seconds}

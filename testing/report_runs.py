@@ -13,6 +13,18 @@ from tfparallel_trainer.contract import job_file, outputs, plan, progress, verif
 
 BEGIN = datetime.datetime(2026, 11, 1, 12, tzinfo=datetime.UTC)
 
+SECONDS_WITH_A_LOSS = {
+    "scheduling": 2,
+    "starting": 5,
+    "training": 9,
+    "inputWait": 1,
+    "evaluating": 1,
+    "checkpointing": 2,
+    "restarting": 8,
+    "recomputing": 2,
+}
+"""What the operator recorded of `with_a_loss`."""
+
 
 def at(seconds: float) -> datetime.datetime:
     """Return a moment after the begin of the run."""
@@ -126,8 +138,9 @@ def with_a_loss() -> run_records.RunRecords:
     lines.append(line(27, outputs.TrainEvent.EVALUATION, 90, epoch=2, metrics={"loss": 0.04}))
     lines.append(line(28, outputs.TrainEvent.DONE, 90))
     failed = "digits-worker-1 exited with code 137 (ended by signal 9); all replicas run again"
+    spent = job_status.GoodputStatus(since=at(30), seconds=SECONDS_WITH_A_LOSS)
     return run_records.RunRecords(
-        job=job(ended=30, restarts=job_status.Restarts(failure=1)),
+        job=job(ended=30, restarts=job_status.Restarts(failure=1), goodput=spent),
         source="in namespace default",
         now=at(40),
         events=[

@@ -19,7 +19,8 @@ from testing import paths, waiting
 from tfparallel.backends.local import folders
 from tfparallel.compare import network_usage
 from tfparallel.drawing import palette, svg
-from tfparallel.report import content, gather, page, report_pictures, timeline
+from tfparallel.report import content, gather, report_pictures, timeline
+from tfparallel.terminal import activities
 from tfparallel_trainer.contract import environment, outputs
 
 JOB = "examples/digits/job.yaml"
@@ -103,7 +104,8 @@ def _sheet(size: tuple[float, float], inner: str, description: str) -> str:
 def _head(figures: content.Content) -> str:
     title, state = html.escape(figures.title), html.escape(figures.state)
     results = html.escape("   ".join(" ".join(result) for result in figures.results))
-    sentence = f"Goodput {html.escape(page.describe_goodput(figures.goodput))}"
+    measured = figures.goodput
+    sentence = "" if measured is None else f"Goodput {html.escape(activities.describe(measured))}"
     return (
         f'<g {_TEXT} fill="{palette.INK}">'
         f'<text x="14" y="26" font-size="17" font-weight="bold">{title}'

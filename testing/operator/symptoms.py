@@ -467,6 +467,15 @@ def training() -> findings.JobSnapshot:
     return facts(cluster)
 
 
+def waited_for_input() -> findings.JobSnapshot:
+    """It trains well now, and waited for data before."""
+    cluster = running()
+    cluster.advance(600)
+    spent = progress.RunSeconds(training=415, input_wait=170, checkpointing=3)
+    report(cluster, eta="5m3s", input_wait="0.02", seconds=spent)
+    return facts(cluster)
+
+
 def contested() -> findings.JobSnapshot:
     """Another installation of the operator watches the namespace, too."""
     cluster = running()
@@ -606,6 +615,7 @@ SYMPTOMS: dict[str, Callable[[], findings.JobSnapshot]] = {
     "separate models": lambda: facts(separate_models()),
     "separate models that are trained": trained_separate_models,
     "training": training,
+    "earlier input wait": waited_for_input,
     "contested": contested,
     "large model": lambda: facts(large_model()),
     "succeeded": succeeded,

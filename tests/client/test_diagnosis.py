@@ -76,6 +76,7 @@ KINDS = {
         "call tfparallel_trainer.fit there",
     ),
     "training": ("Training", "step 120 of 400", ""),
+    "earlier input wait": ("Training", "nothing that it reports holds it up", "read more files"),
     "contested": ("Training", "system/operator of the operator watches", "watchNamespaces"),
     "large model": (
         "Starting",
@@ -501,6 +502,11 @@ def test_json_has_the_parts() -> None:
         "remedy": "Let it run: `tfparallel resume digits`.",
         "documentation": "",
         "evidence": [],
+        "goodput": {
+            "age": 300,
+            "share": 0.0,
+            "seconds": {**{kind.value: 0 for kind in names.Activity}, "suspended": 300},
+        },
     }
 
 

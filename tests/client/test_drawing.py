@@ -10,7 +10,7 @@ import pytest
 from testing import paths, pictures, report_runs
 from tfparallel.drawing import palette, svg
 from tfparallel.planning import plan_picture as planning
-from tfparallel.report import goodput, timeline
+from tfparallel.report import chronology, timeline
 from tfparallel_trainer.contract import plan
 
 SCHEMATICS = {*paths.ROOT.glob("docs/images/parallel-*.svg")}  # which are drawn without Matplotlib
@@ -35,7 +35,7 @@ def test_the_update_differs_in_grey_from_what_it_touches() -> None:
 
 
 def test_activities_differ_in_grey_by_lightness_or_hatching() -> None:
-    assert set(timeline.ACTIVITIES) == set(goodput.Activity)
+    assert set(timeline.ACTIVITIES) == set(chronology.LoggedActivity)
     for activity, other in itertools.combinations(timeline.ACTIVITIES.values(), 2):
         assert activity.hatch != other.hatch or palette.contrast(activity.color, other.color) > 1.1
 

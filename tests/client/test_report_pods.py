@@ -8,7 +8,8 @@ import pytest
 
 from testing import report_runs
 from tfparallel import models
-from tfparallel.report import content, goodput, history, losses, periods, pods, run_records
+from tfparallel.report import content, history, losses, periods, pods, run_records
+from tfparallel.report.chronology import LoggedActivity
 from tfparallel_operator.api import job_status, names
 from tfparallel_operator.core.life import restart_policy
 
@@ -195,16 +196,16 @@ def test_what_nobody_recorded_is_not_called_waiting() -> None:
     """Neither train log nor Events: the job was there for 30 s, and nobody knows what it did."""
     run = dataclasses.replace(without_events(), records=(), missing_results="It is a script.")
     figures = content.make(run)
-    assert figures.goodput.seconds == {goodput.Activity.UNKNOWN: pytest.approx(30)}
+    assert figures.chronology.seconds == {LoggedActivity.UNKNOWN: pytest.approx(30)}
     started = dataclasses.replace(
         run,
         job=dataclasses.replace(
             run.job, status=run.job.status.model_copy(update={"start_time": report_runs.at(10)})
         ),
     )
-    assert content.make(started).goodput.seconds == {
-        goodput.Activity.UNKNOWN: pytest.approx(20),
-        goodput.Activity.WAITING: pytest.approx(10),
+    assert content.make(started).chronology.seconds == {
+        LoggedActivity.UNKNOWN: pytest.approx(20),
+        LoggedActivity.WAITING: pytest.approx(10),
     }
 
 
@@ -213,11 +214,11 @@ def test_a_script_trains_for_a_time_that_is_not_on_record() -> None:
         report_runs.with_a_loss(), records=(), missing_results="It is a script."
     )
     figures = content.make(run)
-    unknown = figures.goodput.seconds[goodput.Activity.UNKNOWN]
+    unknown = figures.chronology.seconds[LoggedActivity.UNKNOWN]
     # From the start of each pod to the loss, or to the end.
     assert unknown == pytest.approx((13 - 2) + (30 - 16))
     without_pods = content.make(dataclasses.replace(run, pods=()))
-    unknown = without_pods.goodput.seconds[goodput.Activity.UNKNOWN]
+    unknown = without_pods.chronology.seconds[LoggedActivity.UNKNOWN]
     # From each ReplicasRunning.
     assert unknown == pytest.approx((13 - 2.1) + (30 - 16.1))
     assert [attempt.steps for attempt in figures.attempts] == ["not on record"] * 2
@@ -227,8 +228,8 @@ def test_a_job_that_restarts_now_is_not_training() -> None:
     run = report_runs.with_a_loss()
     job = report_runs.job(names.State.RESTARTING, ended=None)
     lost = dataclasses.replace(run, job=job, now=report_runs.at(15), events=run.events[:3])
-    seconds = content.make(logged(lost, [*report_runs.attempt(2, 0, 5)])).goodput.seconds
-    assert seconds[goodput.Activity.RESTART] == pytest.approx(15 - 13)
+    seconds = content.make(logged(lost, [*report_runs.attempt(2, 0, 5)])).chronology.seconds
+    assert seconds[LoggedActivity.RESTART] == pytest.approx(15 - 13)
 
 
 def test_a_failed_job_says_why_its_last_attempt_ended() -> None:

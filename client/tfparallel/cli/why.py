@@ -64,6 +64,7 @@ def render(diagnosis: findings.Diagnosis) -> Iterator[str]:
 
 def to_object(name: str, namespace: str, diagnosis: findings.Diagnosis) -> dict[str, object]:
     """Return a diagnosis for JSON."""
+    measured = diagnosis.goodput
     return {
         "job": name,
         "namespace": namespace,
@@ -72,4 +73,7 @@ def to_object(name: str, namespace: str, diagnosis: findings.Diagnosis) -> dict[
         "remedy": diagnosis.remedy,
         "documentation": diagnosis.page,
         "evidence": [{"source": fact.source, "text": fact.text} for fact in diagnosis.evidence],
+        "goodput": None
+        if measured is None
+        else {"age": measured.age, "share": measured.share, "seconds": dict(measured.seconds)},
     }

@@ -9,6 +9,7 @@ from tfparallel import models
 from tfparallel.terminal import ages
 from tfparallel_operator.api import job_status, names
 from tfparallel_operator.core.status import conditions
+from tfparallel_operator.core.status.goodput import Goodput
 from tfparallel_trainer.contract import documentation
 
 
@@ -44,6 +45,7 @@ class EvidenceSource(enum.StrEnum):
     LOG = "log"
     PROGRESS = "progress"
     OPERATOR = "operator"
+    GOODPUT = "goodput"
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -65,6 +67,8 @@ class Diagnosis:
     evidence: tuple[Evidence, ...] = ()
     reason: str = ""
     """The reason of the condition behind the diagnosis, if it is one of `names.Reason`."""
+    goodput: Goodput | None = None
+    """Where the job's time went; None: no operator has recorded that, or the job is new."""
 
     @property
     def page(self) -> str:

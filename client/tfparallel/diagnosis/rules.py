@@ -4,7 +4,7 @@ import dataclasses
 from collections.abc import Callable, Iterable, Iterator
 
 from tfparallel.backends.local import detached
-from tfparallel.diagnosis import endings, findings, no_operator, pending, slowness
+from tfparallel.diagnosis import endings, findings, no_operator, pending, slowness, time_spent
 from tfparallel.terminal import ages
 from tfparallel_operator.api import job_status, names, policies
 from tfparallel_operator.core import remedies
@@ -19,7 +19,7 @@ def diagnose(facts: findings.JobSnapshot) -> findings.Diagnosis:
     """
     diagnoses = (rule(facts) for rule in _RULES)
     diagnosis = next(filter(None, diagnoses), None) or slowness.diagnose_pace(facts)
-    return no_operator.add_absence(facts, diagnosis)
+    return time_spent.add_goodput(facts, no_operator.add_absence(facts, diagnosis))
 
 
 def _succeeded(facts: findings.JobSnapshot) -> findings.Diagnosis | None:

@@ -8,10 +8,11 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 from tfparallel import train_log
 from tfparallel.report import attribution, history, periods, run_records
-from tfparallel.report.goodput import Goodput
+from tfparallel.report.chronology import Chronology
 from tfparallel.terminal import display
 from tfparallel.terminal import placement as terminal_placement
 from tfparallel_operator.api import quantities
+from tfparallel_operator.core.status.goodput import Goodput
 from tfparallel_trainer.contract import outputs
 from tfparallel_trainer.contract import progress as contract_progress
 
@@ -75,7 +76,9 @@ class Content:
     memory: Curve | None
     memory_limit: int | None
     """Bytes that a pod of the coordinator may use."""
-    goodput: Goodput
+    goodput: Goodput | None
+    """None: no operator has recorded it."""
+    chronology: Chronology
     attempts: Sequence[history.Attempt]
     pods: Sequence[history.Bar]
     attempts_without_pods: Sequence[int]
@@ -97,7 +100,8 @@ def make(run: run_records.RunRecords) -> Content:
         input_wait=_over_time(run, "input wait", _input_wait_percent),
         memory=_over_time(run, "memory", lambda record: record.fields.get("memoryBytes")),
         memory_limit=_memory_limit(run),
-        goodput=attribution.attribute(run),
+        goodput=run.measure_goodput(),
+        chronology=attribution.attribute(run),
         attempts=tuple(history.attempts(run)),
         pods=tuple(history.bars(run)),
         attempts_without_pods=history.without_pods(run),

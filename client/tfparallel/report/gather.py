@@ -20,7 +20,7 @@ from tfparallel.results import files, folder, stores
 from tfparallel_operator import wall_clock
 from tfparallel_operator.api import job_status, load, names
 from tfparallel_operator.core import pending_reasons
-from tfparallel_operator.core.status import conditions
+from tfparallel_operator.core.status import conditions, goodput
 from tfparallel_trainer.contract import outputs
 
 _FILES = (outputs.TRAIN_LOG, outputs.SUMMARY, outputs.PIPELINE)
@@ -55,6 +55,7 @@ async def gather_folder(path: pathlib.Path, results: str | None = None) -> run_r
     is_running = detached.DetachedRun(layout).is_running
     with _naming(layout.status):
         status = job_status.JobStatus.model_validate_json(layout.status.read_bytes())
+    status = status if is_running else goodput.end_at_known_time(status)
     with _naming(layout.events):
         events = record.read_events(layout)
     with _naming(layout.pod_changes):

@@ -12,7 +12,8 @@ import yaml
 
 from tfparallel.drawing import svg
 from tfparallel.planning import plan_tables
-from tfparallel.report import content, goodput, mesh, report_pictures, run_records, timeline
+from tfparallel.report import content, mesh, report_pictures, run_records, timeline
+from tfparallel.terminal import activities
 from tfparallel_operator.api import types
 from tfparallel_trainer.contract import plain_text, plan
 
@@ -52,7 +53,6 @@ class Section:
 def render(run: run_records.RunRecords, now: datetime.datetime) -> str:
     """Return the page about a run."""
     figures = content.make(run)
-    has_goodput = bool(figures.attempts) and not run.missing_results
     environment = jinja2.Environment(
         loader=jinja2.PackageLoader("tfparallel.report", "."),
         autoescape=True,
@@ -63,7 +63,7 @@ def render(run: run_records.RunRecords, now: datetime.datetime) -> str:
     )
     return environment.get_template("page.html.jinja").render(
         content=figures,
-        goodput=describe_goodput(figures.goodput) if has_goodput else "",
+        goodput="" if figures.goodput is None else activities.describe(figures.goodput),
         sections=[
             *_log(run),
             _what_ran(run, figures),
@@ -77,23 +77,6 @@ def render(run: run_records.RunRecords, now: datetime.datetime) -> str:
         version=importlib.metadata.version("tfparallel"),
         written=f"{now:%Y-%m-%d %H:%M %Z}",
     )
-
-
-def describe_goodput(divided: goodput.Goodput) -> str:
-    """Return the share of training, and what took most of the other time."""
-    others = {
-        activity: seconds
-        for activity, seconds in divided.seconds.items()
-        if activity is not goodput.Activity.TRAINING
-    }
-    sentence = f"{divided.share:.0%}: the part of the time in which the job trained."
-    if not others:
-        return sentence
-    largest = sorted(others, key=lambda activity: -others[activity])[:2]
-    named = " and ".join(
-        f"{activity} {others[activity] / divided.whole:.0%}" for activity in largest
-    )
-    return f"{sentence} Most of the other time: {named}."
 
 
 def _log(run: run_records.RunRecords) -> Iterator[Section]:
@@ -175,7 +158,7 @@ def _training(run: run_records.RunRecords, figures: content.Content) -> Section:
 def _speed(run: run_records.RunRecords, figures: content.Content) -> Section:
     sentences: list[str] = []
     drawn: list[Callable[[], report_pictures.Figure]] = []
-    end = figures.goodput.whole
+    end = figures.chronology.length
     if figures.throughput is not None:
         drawn.append(functools.partial(report_pictures.throughput, figures.throughput, end))
     if figures.input_wait is not None:
@@ -210,11 +193,10 @@ def _time(run: run_records.RunRecords, figures: content.Content) -> Section:
         ]
         for attempt in figures.attempts
     ]
-    has_lasted = figures.goodput.whole > 0
-    drawn = [
-        functools.partial(timeline.picture, figures),
-        functools.partial(timeline.shares, figures.goodput),
-    ]
+    has_lasted = figures.chronology.length > 0
+    drawn = [functools.partial(timeline.picture, figures)]
+    if figures.goodput is not None and figures.goodput.age:
+        drawn.append(functools.partial(timeline.shares, figures.goodput))
     columns = ("start", "at", "until the first step", "steps", "ended at", "because", "lost time")
     return Section(
         key="time",

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 import pydantic
 
 from tfparallel import models, train_log
+from tfparallel_operator.core.status import goodput
 from tfparallel_trainer.contract import outputs, plan
 
 
@@ -80,6 +81,10 @@ class RunRecords:
         changes = (condition.last_transition_time for condition in status.conditions)
         ended = status.completion_time or max(changes, default=self.now)
         return max([self.begin, ended, *moments, *logged])
+
+    def measure_goodput(self) -> goodput.Goodput | None:
+        """Divide the job's age among activities; None: no operator has recorded its goodput."""
+        return goodput.measure(self.job.status, self.now)
 
     def seconds_at(self, moment: datetime.datetime) -> float:
         """Return how long after the begin a moment is."""

@@ -11,11 +11,10 @@ from rich import table as rich_table
 from rich import text as rich_text
 
 from tfparallel import models
-from tfparallel.terminal import ages, display, placement
+from tfparallel.terminal import activities, ages, display, placement
 from tfparallel_operator import wall_clock
 from tfparallel_operator.api import job_status, names
 from tfparallel_operator.core.status import goodput
-from tfparallel_trainer.contract import progress as contract_progress
 
 STYLES = {
     names.State.RUNNING: "cyan",
@@ -161,23 +160,12 @@ def _facts(job: models.Job, now: datetime.datetime) -> Iterator[tuple[str, str]]
             progress = progress.model_copy(update={"eta": None})
         yield "progress", display.sentence(progress)
     if (measured := goodput.measure(status, now)) is not None and measured.age:
-        yield "goodput", _describe_goodput(measured)
+        yield "goodput", activities.describe(measured)
     if status.verification is not None:
         yield "verified", status.verification.sentence
     for condition in status.conditions:
         if condition.status is job_status.Truth.TRUE:
             yield condition.type.lower(), f"{condition.reason}: {condition.message}"
-
-
-def _describe_goodput(measured: goodput.Goodput) -> str:
-    """Return the share of training, and the time of each activity, longest first."""
-    longest = sorted(measured.seconds.items(), key=lambda item: -item[1])
-    parts = (
-        f"{kind} {contract_progress.format_duration(seconds)}"
-        for kind, seconds in longest
-        if seconds
-    )
-    return f"{measured.share:.0%}: {', '.join(parts)}"
 
 
 def _roles(status: job_status.JobStatus) -> rich_table.Table:

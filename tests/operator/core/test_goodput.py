@@ -127,6 +127,21 @@ def test_an_end_ends_the_age() -> None:
     assert measured.activity is None
 
 
+def test_a_job_without_an_operator_ends_at_its_last_report() -> None:
+    world = builders.running(worker=1, trainer=True)
+    world.advance(30)
+    goodput_reports.report(world, progress.RunSeconds(training=20))
+    ended = goodput.end_at_known_time(world.status)
+    world.advance(1000)
+    measured = goodput.measure(ended, world.now)
+    assert measured is not None
+    assert (measured.age, measured.activity) == (30, None)
+    assert measured.seconds[names.Activity.TRAINING] == 20
+    assert goodput.end_at_known_time(ended) == ended
+    unknown = world.status.model_copy(update={"goodput": None})
+    assert goodput.end_at_known_time(unknown) == unknown
+
+
 def test_a_script_and_an_old_trainer_train_as_soon_as_all_replicas_run() -> None:
     script = builders.running(worker=1)
     script.advance(9)

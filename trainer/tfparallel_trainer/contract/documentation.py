@@ -35,6 +35,7 @@ class Section(enum.Enum):
     MODEL_FILE = "how-to/model-interface.md", "The model file: what you write"
     SEPARATE_TRAINING = "how-to/old-scripts.md", "Replicas that train separate models"
     OWN_STEPS = "how-to/model-interface.md", "Training steps of your own"
+    TIME_SPENT = "how-to/report.md", "Where the time went"
     QUEUES = "how-to/scheduling.md", "Queues: Kueue"
 
 

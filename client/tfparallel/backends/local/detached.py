@@ -21,7 +21,7 @@ import yaml
 from tfparallel import models
 from tfparallel.backends.local import folders, locks
 from tfparallel_operator.api import job_status, names, yaml_documents
-from tfparallel_operator.core.status import conditions
+from tfparallel_operator.core.status import conditions, goodput
 
 POLL_SECONDS = 0.2
 """Seconds between two reads of a folder."""
@@ -134,7 +134,7 @@ class DetachedRun:
         message = "resume the job to continue" if is_suspended else self._last_words()
         ended_at = _modified(self._written_manifest)
         return conditions.Stamp(ended_at, generation=0).set(
-            conditions.remove(status, names.ConditionType.RUNNING),
+            conditions.remove(goodput.end_at_known_time(status), names.ConditionType.RUNNING),
             names.ConditionType.SUSPENDED if is_suspended else names.ConditionType.FAILED,
             True,
             names.Reason.JOB_SUSPENDED if is_suspended else PROCESS_ENDED,

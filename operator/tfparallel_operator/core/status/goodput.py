@@ -76,6 +76,17 @@ def find_known_time(status: job_status.JobStatus) -> datetime.datetime | None:
     return max(status.goodput.since, reported_at or status.goodput.since)
 
 
+def end_at_known_time(status: job_status.JobStatus) -> job_status.JobStatus:
+    """Return the status of a job whose operator is gone, with its goodput up to what is known."""
+    end = find_known_time(status)
+    measured = None if end is None else measure(status, end)
+    if end is None or measured is None:
+        return status
+    spent = {kind.value: seconds for kind, seconds in measured.seconds.items() if seconds}
+    ended = job_status.GoodputStatus(since=end, seconds=spent)
+    return status.model_copy(update={"goodput": ended})
+
+
 def advance(
     before: job_status.JobStatus,
     after: job_status.JobStatus,

@@ -1,4 +1,4 @@
-"""Where the time of a run went: each second belongs to one activity."""
+"""What a run did when: each second belongs to one activity."""
 
 import dataclasses
 import itertools
@@ -9,7 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from testing import report_histories, report_runs
-from tfparallel.report import attribution, content, goodput, history, periods, run_records
+from tfparallel.report import attribution, chronology, content, history, periods, run_records
+from tfparallel.report.chronology import LoggedActivity
 from tfparallel_operator.api import names
 from tfparallel_trainer.contract import outputs
 
@@ -17,21 +18,20 @@ SECONDS = st.floats(-1e6, 1e6, allow_nan=False)
 
 
 @st.composite
-def intervals(draw: st.DrawFn) -> list[goodput.Interval]:
-    activity = st.sampled_from(goodput.Activity)
+def intervals(draw: st.DrawFn) -> list[chronology.Interval]:
+    activity = st.sampled_from(LoggedActivity)
     return [
-        goodput.Interval(draw(activity), *sorted((draw(SECONDS), draw(SECONDS))))
+        chronology.Interval(draw(activity), *sorted((draw(SECONDS), draw(SECONDS))))
         for _ in range(draw(st.integers(0, 8)))
     ]
 
 
 @given(intervals(), st.floats(0, 1e6))
-def test_all_seconds_belong_to_one_activity(drawn: list[goodput.Interval], whole: float) -> None:
-    divided = goodput.attribute(whole, drawn)
+def test_all_seconds_belong_to_one_activity(drawn: list[chronology.Interval], whole: float) -> None:
+    divided = chronology.attribute(whole, drawn)
     assert all(seconds > 0 for seconds in divided.seconds.values())
     assert sum(divided.seconds.values()) == pytest.approx(whole)
-    assert divided.whole == pytest.approx(whole)
-    assert 0 <= divided.share <= 1
+    assert divided.length == pytest.approx(whole)
     for interval, other in itertools.pairwise(divided.intervals):
         assert interval.end == other.begin
         assert interval.activity is not other.activity
@@ -39,26 +39,24 @@ def test_all_seconds_belong_to_one_activity(drawn: list[goodput.Interval], whole
 
 @given(intervals(), st.floats(1, 1e6), st.floats(0, 1))
 def test_a_moment_belongs_to_the_first_activity_that_covers_it(
-    drawn: list[goodput.Interval], whole: float, share: float
+    drawn: list[chronology.Interval], whole: float, share: float
 ) -> None:
-    divided = goodput.attribute(whole, drawn)
+    divided = chronology.attribute(whole, drawn)
     for interval in divided.intervals:
         middle = interval.begin + share * (interval.end - interval.begin)
         if interval.begin < middle < interval.end:
             covering = {
                 interval.activity for interval in drawn if interval.begin <= middle < interval.end
             }
-            expected = next(
-                (activity for activity in goodput.Activity if activity in covering), None
-            )
-            assert interval.activity is (expected or goodput.Activity.WAITING)
+            expected = next((activity for activity in LoggedActivity if activity in covering), None)
+            assert interval.activity is (expected or LoggedActivity.WAITING)
 
 
 def test_a_run_that_lost_a_worker() -> None:
     run = report_runs.with_a_loss()
     figures = content.make(run)
-    activity = goodput.Activity
-    assert figures.goodput.seconds == pytest.approx(
+    activity = LoggedActivity
+    assert figures.chronology.seconds == pytest.approx(
         {
             activity.CHECKPOINT: 4 * 0.5,
             activity.LOST: 13 - 11.5,  # from the checkpoint after 40 steps to the loss
@@ -72,7 +70,7 @@ def test_a_run_that_lost_a_worker() -> None:
             activity.WAITING: 2,
         }
     )
-    assert sum(figures.goodput.seconds.values()) == pytest.approx(30)
+    assert sum(figures.chronology.seconds.values()) == pytest.approx(30)
     first, second = figures.attempts
     assert (first.steps, second.steps) == ("0 to 50", "40 to 90")
     assert first.cause.startswith("ReplicaFailed: digits-worker-1 exited with code 137")
@@ -90,12 +88,12 @@ def test_a_job_that_somebody_stops_and_resumes_waits(reason: names.Reason) -> No
         else event
         for event in run.events
     ]
-    seconds = content.make(dataclasses.replace(run, events=paused)).goodput.seconds
+    seconds = content.make(dataclasses.replace(run, events=paused)).chronology.seconds
     # Of a local run that Ctrl-C ended no event tells the end, so its last record counts.
     waited = 3 if reason is names.Reason.JOB_SUSPENDED else 16 - 12
-    assert seconds[goodput.Activity.WAITING] == pytest.approx(2 + waited)
-    assert seconds[goodput.Activity.START] == pytest.approx(5 + 5)
-    assert goodput.Activity.RESTART not in seconds
+    assert seconds[LoggedActivity.WAITING] == pytest.approx(2 + waited)
+    assert seconds[LoggedActivity.START] == pytest.approx(5 + 5)
+    assert LoggedActivity.RESTART not in seconds
 
 
 def test_a_run_that_is_resumed_for_more_epochs_has_lost_nothing() -> None:
@@ -117,10 +115,10 @@ def test_a_run_that_is_resumed_for_more_epochs_has_lost_nothing() -> None:
     assert [(attempt.cause, attempt.lost) for attempt in figures.attempts] == [
         ("Succeeded", None)
     ] * 2
-    seconds = figures.goodput.seconds
-    assert not {goodput.Activity.LOST, goodput.Activity.RESTART} & {*seconds}
-    assert seconds[goodput.Activity.WAITING] == pytest.approx(2 + 16 - 13.5)  # its pod's end
-    assert seconds[goodput.Activity.START] == pytest.approx(5 + 5)
+    seconds = figures.chronology.seconds
+    assert not {LoggedActivity.LOST, LoggedActivity.RESTART} & {*seconds}
+    assert seconds[LoggedActivity.WAITING] == pytest.approx(2 + 16 - 13.5)  # its pod's end
+    assert seconds[LoggedActivity.START] == pytest.approx(5 + 5)
 
 
 def test_a_worker_that_comes_back_alone_ends_no_period() -> None:
@@ -141,11 +139,10 @@ def test_a_job_before_its_first_step_starts_and_restarts() -> None:
     run = dataclasses.replace(report_runs.with_a_loss(), records=(), stages=None)
     figures = content.make(run)
     assert [attempt.steps for attempt in figures.attempts] == ["none", "none"]
-    assert figures.goodput.share == 0
-    assert set(figures.goodput.seconds) == {
-        goodput.Activity.WAITING,
-        goodput.Activity.START,
-        goodput.Activity.RESTART,
+    assert set(figures.chronology.seconds) == {
+        LoggedActivity.WAITING,
+        LoggedActivity.START,
+        LoggedActivity.RESTART,
     }
 
 
@@ -190,7 +187,7 @@ def test_a_start_with_wrong_code_loses_no_step() -> None:
         ("none", "ReplicaFailed", None),
         ("40 to 80", "", None),
     ]
-    assert not {goodput.Activity.LOST, goodput.Activity.RESTART} & {*figures.goodput.seconds}
+    assert not {LoggedActivity.LOST, LoggedActivity.RESTART} & {*figures.chronology.seconds}
 
 
 def test_a_script_that_ran_twice_in_a_folder_succeeded_twice() -> None:
@@ -218,8 +215,11 @@ def test_a_script_that_ran_twice_in_a_folder_succeeded_twice() -> None:
         (0, 39, "Succeeded", None),
         (249, 392, "Succeeded", None),
     ]
-    assert figures.goodput.seconds == pytest.approx(
-        {goodput.Activity.UNKNOWN: 39 + 392 - 249, goodput.Activity.WAITING: 249 - 39}
+    assert figures.chronology.seconds == pytest.approx(
+        {
+            LoggedActivity.UNKNOWN: 39 + 392 - 249,
+            LoggedActivity.WAITING: 249 - 39,
+        }
     )
 
 
@@ -234,9 +234,9 @@ def test_a_job_that_runs_trains_until_now() -> None:
     job = report_runs.job(names.State.RUNNING, ended=None)
     run = report_runs.with_a_loss()
     running = dataclasses.replace(run, job=job, records=run.records[:-1], events=run.events[:-1])
-    seconds = content.make(running).goodput.seconds
+    seconds = content.make(running).chronology.seconds
     assert sum(seconds.values()) == pytest.approx(40)
-    assert goodput.Activity.END not in seconds
+    assert LoggedActivity.END not in seconds
 
 
 @hypothesis.given(report_histories.histories())

@@ -1,4 +1,7 @@
-"""Where the time of a run went: each second belongs to one activity. Pure."""
+"""What a run did when, by its own records. Pure.
+
+The timeline shows it. How long each activity took, the goodput of the status says.
+"""
 
 import collections
 import dataclasses
@@ -7,22 +10,25 @@ import itertools
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 
-class Activity(enum.StrEnum):
-    """What a run does; of several at one time the first of this list counts."""
+class LoggedActivity(enum.StrEnum):
+    """What a run does; of several at one time the first of this list counts.
 
-    CHECKPOINT = "checkpoint"
+    What goodput counts too has the same name.
+    """
+
+    CHECKPOINT = "checkpointing"
     """A checkpoint is written while training waits."""
     LOST = "lost steps"
     """Training that a restart threw away, because it was not saved."""
-    EVALUATION = "evaluation"
-    INPUT = "input wait"
+    EVALUATION = "evaluating"
+    INPUT = "inputWait"
     """The devices wait for data."""
     TRAINING = "training"
-    START = "start"
+    START = "starting"
     """From the start of processes to the end of the first step."""
-    RESTART = "restart"
+    RESTART = "restarting"
     """From a loss to the end of the first step after it."""
-    END = "end"
+    END = "ending"
     """From the last step to the end of the job: results are written."""
     UNKNOWN = "not on record"
     """Processes ran, or may have, and what would say what they did is gone."""
@@ -34,38 +40,33 @@ class Activity(enum.StrEnum):
 class Interval:
     """A part of a run, in seconds after its begin."""
 
-    activity: Activity
+    activity: LoggedActivity
     begin: float
     end: float
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Goodput:
+class Chronology:
     """A run divided among activities."""
 
     intervals: Sequence[Interval]
     """Without gaps and without overlap, in the order of time."""
 
     @property
-    def seconds(self) -> Mapping[Activity, float]:
+    def seconds(self) -> Mapping[LoggedActivity, float]:
         """How long each activity took; those that took no time are left out."""
-        total = dict.fromkeys(Activity, 0.0)
+        total = dict.fromkeys(LoggedActivity, 0.0)
         for interval in self.intervals:
             total[interval.activity] += interval.end - interval.begin
         return {activity: seconds for activity, seconds in total.items() if seconds > 0}
 
     @property
-    def whole(self) -> float:
+    def length(self) -> float:
         """How long the run took."""
         return self.intervals[-1].end - self.intervals[0].begin if self.intervals else 0.0
 
-    @property
-    def share(self) -> float:
-        """The part of the time that training took."""
-        return self.seconds.get(Activity.TRAINING, 0.0) / self.whole if self.whole else 0.0
 
-
-def attribute(seconds: float, intervals: Iterable[Interval]) -> Goodput:
+def attribute(seconds: float, intervals: Iterable[Interval]) -> Chronology:
     """Divide the time from 0 to `seconds` among activities.
 
     Args:
@@ -73,23 +74,24 @@ def attribute(seconds: float, intervals: Iterable[Interval]) -> Goodput:
         intervals: they may overlap, leave gaps, and reach beyond the run. What none covers is
             waiting.
     """
-    return Goodput(tuple(_join_neighbors(_pieces(seconds, intervals))))
+    return Chronology(tuple(_join_neighbors(_pieces(seconds, intervals))))
 
 
 def _pieces(seconds: float, intervals: Iterable[Interval]) -> Iterator[Interval]:
     """Cut the run at each begin and end of an interval."""
-    changes: dict[float, collections.Counter[Activity]] = {0.0: collections.Counter()}
+    changes: dict[float, collections.Counter[LoggedActivity]] = {0.0: collections.Counter()}
     for interval in intervals:
         begin, end = max(0.0, interval.begin), min(seconds, interval.end)
         if begin < end:
             changes.setdefault(begin, collections.Counter())[interval.activity] += 1
             changes.setdefault(end, collections.Counter())[interval.activity] -= 1
-    active: collections.Counter[Activity] = collections.Counter()
+    active: collections.Counter[LoggedActivity] = collections.Counter()
     moments = sorted({*changes, seconds})
     for moment, following in itertools.pairwise(moments):
         active.update(changes.get(moment, {}))
         activity = next(
-            (activity for activity in Activity if active[activity] > 0), Activity.WAITING
+            (activity for activity in LoggedActivity if active[activity] > 0),
+            LoggedActivity.WAITING,
         )
         yield Interval(activity, moment, following)
 
