@@ -29,7 +29,7 @@ from tfparallel_operator.api import job_status, names, types
 from tfparallel_operator.core import decision, layout, observation, replicas
 from tfparallel_operator.core.layout import Layout
 from tfparallel_operator.core.pods import host_network
-from tfparallel_operator.core.status import conditions
+from tfparallel_operator.core.status import conditions, goodput
 from tfparallel_trainer.contract import agents, environment, progress
 
 _NOT_BEGUN = 128 + signal.SIGTERM
@@ -178,9 +178,18 @@ class LocalCluster:
         command = f"tfparallel run JOB.yaml --output {self._folders.root}"
         message = f"{who} stopped the run. To continue it: {command}"
         reason, kind = names.Reason.JOB_SUSPENDED, names.ConditionType.SUSPENDED
-        stamp = conditions.Stamp(self._clock().replace(microsecond=0), generation=1)
+        now = self._clock().replace(microsecond=0)
+        stamp = conditions.Stamp(now, generation=1)
         status = stamp.clear(self.job.status, conditions.TRANSIENT, reason, message)
-        self._write(stamp.set(status, kind, True, reason, message))
+        status = goodput.advance(
+            self.job.status,
+            stamp.set(status, kind, True, reason, message),
+            self.observe().pods,
+            observation.parse_time(self.job.metadata.creation_timestamp),
+            now,
+            reports_steps=self.job.spec.trainer is not None,
+        )
+        self._write(status)
         record.add_event(self._folders, decision.normal(reason, message), self._clock())
 
     def stop(self) -> None:

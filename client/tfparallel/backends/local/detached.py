@@ -180,7 +180,8 @@ class DetachedRun:
         self.layout.pods.unlink(missing_ok=True)
         status = self._read_status()
         if status.attempt:
-            fresh = job_status.JobStatus(attempt=status.attempt)
+            spent = goodput.end_at_known_time(status).goodput
+            fresh = job_status.JobStatus(attempt=status.attempt, goodput=spent)
             folders.write_whole(
                 self.layout.status, fresh.model_dump_json(by_alias=True, exclude_none=True)
             )

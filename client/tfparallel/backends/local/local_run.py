@@ -4,7 +4,6 @@ import asyncio
 import contextlib
 import dataclasses
 import datetime
-import json
 import os
 import pathlib
 import secrets
@@ -14,6 +13,7 @@ import sys
 from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
 from typing import Any
 
+import pydantic
 import yaml
 
 from tfparallel.backends.local import (
@@ -35,7 +35,7 @@ from tfparallel_operator.core import decide, installation, observation, replicas
 from tfparallel_operator.core.layout import Layout
 from tfparallel_operator.core.life import cleanup
 from tfparallel_operator.core.pods import config, pod_builder
-from tfparallel_operator.core.status import conditions
+from tfparallel_operator.core.status import conditions, goodput
 
 TRAINER_IMAGE = "tfparallel-trainer"
 """Image in the manifests of pods without a template. Nothing pulls it here."""
@@ -46,6 +46,8 @@ cancelled when the job has ended."""
 
 _NONE = datetime.timedelta()
 """Local runs need no settling time and no restart backoff."""
+
+_OTHER_FILE = "{}: not the status of a run; give --output another folder"
 
 _ENDING = (signal.SIGINT, signal.SIGTERM)
 
@@ -225,21 +227,28 @@ def _going_on(job: types.TFParallelJob, layout: folders.Folders) -> types.TFPara
     """
     if not layout.status.exists():
         return job
-    try:
-        attempt = int(json.loads(layout.status.read_text(encoding="utf-8"))["attempt"])
-    except (ValueError, KeyError, TypeError) as error:
-        raise load.SpecError(
-            f"{layout.status}: not the status of a run; give --output another folder"
-        ) from error
+    earlier = _read_status(layout.status)
+    spent = goodput.end_at_known_time(earlier).goodput
     ended_at = datetime.datetime.fromtimestamp(layout.status.stat().st_mtime, datetime.UTC)
     left = conditions.Stamp(ended_at, generation=0).set(
-        job_status.JobStatus(attempt=attempt),
+        job_status.JobStatus(attempt=earlier.attempt, goodput=spent),
         names.ConditionType.SUSPENDED,
         True,
         names.Reason.JOB_SUSPENDED,
         "an earlier run in this folder has ended",
     )
     return job.model_copy(update={"status": left})
+
+
+def _read_status(file: pathlib.Path) -> job_status.JobStatus:
+    """Read the status that an earlier run wrote: it always has an attempt."""
+    try:
+        status = job_status.JobStatus.model_validate_json(file.read_bytes())
+    except pydantic.ValidationError as error:
+        raise load.SpecError(_OTHER_FILE.format(file)) from error
+    if "attempt" not in status.model_fields_set:
+        raise load.SpecError(_OTHER_FILE.format(file))
+    return status
 
 
 def _addresses(layout: Layout) -> Mapping[replicas.Replica, str]:

@@ -251,7 +251,12 @@ def test_a_job_whose_process_was_killed_has_failed_and_resumes(
     with pytest.raises(tfparallel.Failure, match="ProcessEnded: the job's process has ended"):
         client.wait_for_job_status("job")
     client.resume_job("job")
-    assert client.wait_for_job_status("job", "Running").status.attempt == 2
+    resumed = client.wait_for_job_status("job", "Running")
+    assert resumed.status.attempt == 2
+    spent = resumed.status.goodput
+    assert spent is not None
+    age = spent.since - resumed.created.replace(microsecond=0)
+    assert sum(spent.seconds.values()) == age.total_seconds()
 
 
 def test_what_the_run_refuses_stands_in_the_status(client: tfparallel.TrainerClient) -> None:

@@ -3,6 +3,7 @@ import datetime
 import json
 import pathlib
 import resource
+import signal
 from typing import Any
 
 import aiohttp
@@ -12,7 +13,8 @@ from testing import waiting
 from testing.operator import local_jobs as jobs
 from tfparallel.backends.local import local_run
 from tfparallel.job_source import source
-from tfparallel_operator.api import load, names
+from tfparallel_operator.api import job_status, load, names
+from tfparallel_operator.core import decision
 from tfparallel_operator.core.status import conditions
 from tfparallel_trainer.contract import environment
 
@@ -163,9 +165,40 @@ async def test_a_folder_of_an_earlier_run_is_resumed_under_a_new_attempt(
     assert (tmp_path / "out/claims/c/was").read_text() == "here\n"
 
 
-async def test_a_folder_with_something_else_in_it_is_refused(tmp_path: pathlib.Path) -> None:
+async def test_a_run_that_continues_counts_its_time_from_the_first_start(
+    tmp_path: pathlib.Path,
+) -> None:
+    now = datetime.datetime(2031, 5, 4, 3, 2, 1, tzinfo=datetime.UTC)
+
+    class StoppingWatcher(jobs.RecordingWatcher):
+        """Stops the run after a minute of training."""
+
+        def event(self, event: decision.JobEvent) -> None:
+            nonlocal now
+            if event.reason == names.Reason.REPLICAS_RUNNING:
+                now += datetime.timedelta(minutes=1)
+                signal.raise_signal(signal.SIGTERM)
+
+    command = jobs.shell(f"[ -e {tmp_path}/stopped ] || sleep 600")
+    job_source = source.read(jobs.write(tmp_path, jobs.job({"Worker": command})))
+    output = tmp_path / "out"
+    stopped = await local_run.run(job_source, output, StoppingWatcher(), lambda: now)
+    spent = {"training": 60}
+    expected = job_status.GoodputStatus(phase=names.Activity.SUSPENDED, since=now, seconds=spent)
+    assert stopped.job.status.goodput == expected
+    (tmp_path / "stopped").touch()
+    now += datetime.timedelta(hours=1)
+    ended = await local_run.run(job_source, output, jobs.RecordingWatcher(), lambda: now)
+    spent = {"training": 60, "suspended": 3600}
+    assert ended.job.status.goodput == job_status.GoodputStatus(since=now, seconds=spent)
+
+
+@pytest.mark.parametrize("content", ["", "[]", "{}"])
+async def test_a_folder_with_something_else_in_it_is_refused(
+    tmp_path: pathlib.Path, content: str
+) -> None:
     (tmp_path / "out").mkdir()
-    (tmp_path / "out/status.json").write_text("[]")
+    (tmp_path / "out/status.json").write_text(content)
     with pytest.raises(load.SpecError, match="not the status of a run; give --output another"):
         await jobs.finish(tmp_path, jobs.job({"Worker": ["true"]}))
 
