@@ -140,11 +140,12 @@ class MemoryCluster:
                 self.api.write_status(pod, phase="Running", **objects.container(running={}))
         await self.engine.run_until_quiet(seconds=0)
 
-    async def end(self, name: str, code: int, seconds: float = 0) -> None:
-        """End a pod's container after some time, and let deleted pods go."""
+    async def end(self, name: str, code: int, seconds: float = 0, message: str = "") -> None:
+        """End a pod's container after some time, with a message, and let deleted pods go."""
         self.clock.advance(seconds)
         pod = self.api.object(resources.PODS.path("default", name))
-        ended = objects.container(terminated={"exitCode": code, "reason": "Error"})
+        terminated = {"exitCode": code, "reason": "Error", "message": message}
+        ended = objects.container(terminated=terminated)
         self.api.write_status(pod, phase="Failed" if code else "Succeeded", **ended)
         await self.let_go()
 

@@ -16,6 +16,7 @@ from tfparallel_operator.core.pods import host_network
 from tfparallel_operator.core.status import conditions
 from tfparallel_operator.engine.observe import owned
 from tfparallel_operator.engine.write import recorder
+from tfparallel_trainer.contract import exits, hangs
 
 SERVERS = {
     "Chief": {"template": objects.template()},
@@ -159,6 +160,16 @@ async def _all_deadlines() -> list[tuple[str, str]]:
     async with world.running(objects.job(runPolicy=rule)):
         await world.start_pods()
         await world.vanish("digits-worker-0")
+    events += world.events()
+
+    hang = hangs.describe(hangs.Hang("step 7", "read (model.py:8)"), 60, "stepTimeoutSeconds")
+    world = MemoryCluster()
+    async with world.running(objects.job()):
+        for _ in range(2):
+            await world.start_pods()
+            await world.end("digits-worker-0", exits.Exit.STALLED, message=hang)
+            await world.engine.run_until_quiet(seconds=60)
+            await world.let_go()
     events += world.events()
 
     world = MemoryCluster()
