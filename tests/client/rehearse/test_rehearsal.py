@@ -71,6 +71,7 @@ def test_a_killed_worker_and_a_full_disk_cost_steps_and_no_other_result(
     assert prediction["costs"]["restart"] == (killed["resumed"] + full["resumed"]) / 2
 
 
+@pytest.mark.long
 def test_a_frozen_worker_is_noticed_by_the_others(tmp_path: pathlib.Path) -> None:
     _write_job(tmp_path)
     document = _rehearse(tmp_path, "--freeze", "worker-1@17")
