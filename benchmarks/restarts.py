@@ -41,7 +41,7 @@ _NEW_PROCESS = ("env",)
 
 def measure(size: results.Size) -> list[results.Result]:
     """Kill a trainer of each gang with and without agents, and one of torchrun's, in turns."""
-    gangs = GANGS if size is results.FULL else GANGS[:1]
+    gangs = GANGS if size.repeats > 1 else GANGS[:1]
     with tempfile.TemporaryDirectory() as name:
         folder = pathlib.Path(name)
         competitors.prepare(MODEL, folder)
