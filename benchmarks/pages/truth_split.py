@@ -37,6 +37,7 @@ CURVES = {
 }
 """Dense layers of a network, and the mesh that it is trained on to compare its losses."""
 CURVE_STEPS = (1, 5, 10, 15, 20, 25, 30)
+LAYOUTS = (*cases_split.LAYOUTS, *cases_split.WITH_OPTIONS)
 
 
 LossPair = tuple[list[float], list[float]]
@@ -47,7 +48,7 @@ def cells_of(case: cases.Case, floatx: str, generations: Iterator[int]) -> cases
     """Train a case on all meshes."""
     cells: cases.Cells = {}
     plain, _ = cases_split.train_plainly(case, cases_split.MeshLayout({}))
-    for layout in cases_split.LAYOUTS:
+    for layout in LAYOUTS:
         if cases_split.applies(case, layout):
             expected = plain
             if case.model == cases_split.NORMALISED:
@@ -146,7 +147,7 @@ def measure_processes() -> cases.Cells:
 
 def devices_needed() -> int:
     """How many virtual devices a process has to have."""
-    return max(layout.mesh(0).size for layout in cases_split.LAYOUTS)
+    return max(layout.mesh(0).size for layout in LAYOUTS)
 
 
 def section(cells: cases.Cells) -> str:
@@ -168,7 +169,7 @@ def section(cells: cases.Cells) -> str:
     ]
     for model in dict.fromkeys(case.model for case in cases_split.CASES):
         both = [case for case in cases_split.CASES if case.model == model]
-        for layout in cases_split.LAYOUTS:
+        for layout in LAYOUTS:
             if cases_split.applies(both[0], layout):
                 pairs = [_cell(cells, case, layout) for case in both]
                 lines.append(f"| {model} | {layout} | {' | '.join(pairs)} |")
@@ -257,7 +258,7 @@ def parse(text: str) -> cases.Cells:
     """
     cells: cases.Cells = {}
     for case in cases_split.CASES:
-        for layout in cases_split.LAYOUTS:
+        for layout in LAYOUTS:
             if cases_split.applies(case, layout):
                 row = truth.find_row(text, f"| {case.model} | {layout} |")
                 pairs = re.findall(r"(\S+) / (\S+)", row)

@@ -70,7 +70,7 @@ WITH_OPTIONS = (
     MeshLayout({"data": 2, "stage": 2}, 2, shards_optimizer=True, recomputes=True),
     MeshLayout({"spatial": 2}, recomputes=True),
 )
-"""Meshes that hold less memory, which the page on truth does not show."""
+"""Meshes whose devices hold less memory."""
 
 APART = {
     MeshLayout({"stage": 2}, 2): cases.ProcessLayout(2, 1),
