@@ -1,8 +1,7 @@
 """From the kill of a trainer to the next new step, for gangs on this machine.
 
 One side restarts in place: agents fork the next trainer. The other one starts new processes, as a
-command of the user's own does. PyTorch's torchrun restarts the same model over gloo. All have a
-checkpoint of each epoch.
+command of the user's own does. Both have a checkpoint of each epoch.
 """
 
 import asyncio
@@ -13,24 +12,20 @@ import os
 import pathlib
 import shutil
 import signal
-import subprocess
 import tempfile
 import time
-from collections.abc import Iterator
 
 from benchmarks import processes, results, steps
-from benchmarks.peers import competitors, workloads
+from benchmarks.peers import workloads
 from testing.operator import local_jobs
-from tfparallel.backends.local import local_run, ports
+from tfparallel.backends.local import local_run
 from tfparallel.job_source import source
 from tfparallel_trainer.contract import environment, outputs
 
 MODEL = "cnn"
-GANGS = (2, 4, 8)
+GANGS = (2, 4)
 TARGET = 0.45
 """Of the time with new processes."""
-TORCHRUN_TARGET = 0.5
-"""Of torchrun's time."""
 _AFTER_CHECKPOINT = 5
 """Steps after a checkpoint when a trainer is killed: those are lost."""
 _LIMIT_SECONDS = 300.0
@@ -40,24 +35,9 @@ _NEW_PROCESS = ("env",)
 
 
 def measure(size: results.Size) -> list[results.Result]:
-    """Kill a trainer of each gang with and without agents, and one of torchrun's, in turns."""
+    """Kill a trainer of each gang with and without agents, in turns."""
     gangs = GANGS if size.repeats > 1 else GANGS[:1]
-    with tempfile.TemporaryDirectory() as name:
-        folder = pathlib.Path(name)
-        competitors.prepare(MODEL, folder)
-        return [
-            *(_in_place(workers, size.repeats) for workers in gangs),
-            results.ratio(
-                "a killed trainer to the next new step, 2 processes",
-                TORCHRUN_TARGET,
-                *steps.in_turns(
-                    functools.partial(_ours, GANGS[0]),
-                    functools.partial(_torchrun, folder, GANGS[0]),
-                    size.repeats,
-                ),
-                "torchrun",
-            ),
-        ]
+    return [_in_place(workers, size.repeats) for workers in gangs]
 
 
 def _in_place(workers: int, repeats: int) -> results.Result:
@@ -137,68 +117,6 @@ def _job(mark: str, workers: int) -> dict[str, object]:
         "checkpoint": {"claim": "c", "everySteps": model.steps},
     }
     return local_jobs.job({"Worker": {"replicas": workers, "template": worker}}, trainer=trainer)
-
-
-def _torchrun(data: pathlib.Path, count: int) -> list[float]:
-    """Run torchrun, kill its last worker, and return the seconds to a new step."""
-    with tempfile.TemporaryDirectory() as name, _elastic(data, pathlib.Path(name), count) as agent:
-        log = pathlib.Path(name) / "steps.jsonl"
-        _wait(log, workloads.MODELS[MODEL].steps + _AFTER_CHECKPOINT, agent)
-        os.kill(_worker(agent.pid, count - 1), signal.SIGKILL)
-        killed_at = time.time()
-        lost = max(step for step, moment in _steps(log) if moment <= killed_at)
-        return [_wait(log, lost + 2, agent) - killed_at]
-
-
-@contextlib.contextmanager
-def _elastic(
-    data: pathlib.Path, folder: pathlib.Path, count: int
-) -> Iterator[subprocess.Popen[bytes]]:
-    (port,) = ports.allocate(1)
-    command = [competitors.interpreter("torch"), "-m", "torch.distributed.run"]
-    options = [f"--nproc-per-node={count}", "--max-restarts=3", f"--master-port={port}"]
-    script = ["-m", "benchmarks.peers.torch_elastic", str(folder)]
-    variables = {
-        "CONTEST_MODEL": MODEL,
-        "CONTEST_RANK": "0",
-        "CONTEST_ADDRESSES": ",".join(["127.0.0.1"] * count),
-        "CONTEST_FOLDER": str(data),
-        "OMP_NUM_THREADS": "1",
-    }
-    with (folder / "output").open("wb") as out:
-        agent = subprocess.Popen(
-            [*command, *options, *script],
-            cwd=processes.ROOT,
-            env={**os.environ, **variables},
-            stdout=out,
-            stderr=subprocess.STDOUT,
-        )
-    try:
-        yield agent
-    finally:
-        agent.terminate()  # it ends its workers
-        agent.wait()
-
-
-def _worker(agent: int, rank: int) -> int:
-    """The process of a rank among the children of torchrun."""
-    children = pathlib.Path(f"/proc/{agent}/task/{agent}/children").read_text().split()
-    for pid in children:
-        if f"RANK={rank}".encode() in pathlib.Path(f"/proc/{pid}/environ").read_bytes().split(
-            b"\0"
-        ):
-            return int(pid)
-    raise RuntimeError(f"torchrun has no process of rank {rank}")
-
-
-def _wait(log: pathlib.Path, step: int, agent: subprocess.Popen[bytes]) -> float:
-    deadline = time.monotonic() + _LIMIT_SECONDS
-    while (reached := _first_step(log, step)) is None:
-        if agent.poll() is not None or time.monotonic() > deadline:
-            output = (log.parent / "output").read_text(errors="replace")
-            raise RuntimeError(f"torchrun did not reach step {step}: {output[-2000:]}")
-        time.sleep(_AGAIN_SECONDS)
-    return reached[1]
 
 
 def _first_step(log: pathlib.Path, step: int) -> tuple[int, float] | None:
