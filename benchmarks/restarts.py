@@ -72,12 +72,12 @@ async def _kill_one(folder: pathlib.Path, workers: int, wrapper: tuple[str, ...]
     )
     deadline = time.monotonic() + _LIMIT_SECONDS
 
-    async def reach(step: int) -> tuple[int, float]:
-        while (reached := _first_step(log, step)) is None:
+    async def reach(step: int) -> float:
+        while not (moments := [moment for number, moment in _steps(log) if number >= step]):
             if running.done() or time.monotonic() > deadline:
                 raise RuntimeError(f"the job did not reach step {step}: {recorder.lines[-20:]}")
             await asyncio.sleep(_AGAIN_SECONDS)
-        return reached
+        return moments[0]
 
     try:
         await reach(workloads.MODELS[MODEL].steps + _AFTER_CHECKPOINT)
@@ -85,8 +85,7 @@ async def _kill_one(folder: pathlib.Path, workers: int, wrapper: tuple[str, ...]
         killed_at = time.time()
         # A step that had begun may still be written.
         lost = max(step for step, moment in _steps(log) if moment <= killed_at)
-        _, moment = await reach(lost + 2)
-        return moment - killed_at
+        return await reach(lost + 2) - killed_at
     finally:
         running.cancel()
         with contextlib.suppress(asyncio.CancelledError):
@@ -117,11 +116,6 @@ def _job(mark: str, workers: int) -> dict[str, object]:
         "checkpoint": {"claim": "c", "everySteps": model.steps},
     }
     return local_jobs.job({"Worker": {"replicas": workers, "template": worker}}, trainer=trainer)
-
-
-def _first_step(log: pathlib.Path, step: int) -> tuple[int, float] | None:
-    """The first record of this step or a later one: its number, and seconds since 1970."""
-    return next((record for record in _steps(log) if record[0] >= step), None)
 
 
 def _steps(log: pathlib.Path) -> list[tuple[int, float]]:
