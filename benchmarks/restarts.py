@@ -1,7 +1,7 @@
 """From the kill of a trainer to the next new step, for gangs on this machine.
 
-One side restarts in place: agents fork the next trainer. The other one starts new processes, as a
-command of the user's own does. Both have a checkpoint of each epoch.
+The trainer restarts in place: agents fork the next process. For comparison, the same job starts new
+processes, as a command of the user's own does. Both have a checkpoint of each epoch.
 """
 
 import asyncio
@@ -31,7 +31,7 @@ _AFTER_CHECKPOINT = 5
 _LIMIT_SECONDS = 300.0
 _AGAIN_SECONDS = 0.02
 _NEW_PROCESS = ("env",)
-"""A program that starts a replica's command: with one, a replica has no agent."""
+"""A program that starts a replica's command. A replica that it starts has no agent."""
 
 
 def measure(size: results.Size) -> list[results.Result]:

@@ -17,7 +17,7 @@ from tfparallel_trainer.contract import outputs
 _POLL_SECONDS = 0.01
 
 CAN_LIMIT_FILES = hasattr(resource, "prlimit")
-"""Whether this system lets a process limit the files of another one: Linux does."""
+"""Whether this system lets a process limit the files of another process: Linux does."""
 
 
 class Injector:
@@ -82,7 +82,7 @@ class _StepLogTail:
         self._step = 0
 
     def read_last_step(self) -> int:
-        """Return the number of the step that was made last; 0: none was made."""
+        """Return the number of the last step; 0: no step has ended."""
         with contextlib.suppress(FileNotFoundError), self._path.open("rb") as log:
             log.seek(self._offset)
             whole, end, _ = log.read().rpartition(b"\n")

@@ -37,7 +37,7 @@ class TrialRecords:
 
     @property
     def seconds(self) -> float | None:
-        """From the first step to the last; None: fewer than two were made."""
+        """From the first step to the last; None: fewer than two steps ended."""
         if len(self.steps) < 2:
             return None
         return (self.steps[-1].time - self.steps[0].time).total_seconds()

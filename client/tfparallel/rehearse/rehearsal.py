@@ -41,7 +41,7 @@ class Rehearsal:
     weights: weight_comparison.WeightComparison | None
     """None: a run kept no checkpoint."""
     hours_between_failures: float | None
-    """Of the whole job, for a prediction; None: nobody asked for one."""
+    """Of the whole job, for a prediction; None: no prediction is wanted."""
 
     @property
     def recoveries(self) -> Sequence[recovery.Recovery]:
@@ -67,14 +67,14 @@ def rehearse(
     folder: pathlib.Path,
     hours_between_failures: float | None,
 ) -> Rehearsal:
-    """Run a job without and with faults, each in a folder of its own.
+    """Run a job without and with faults, each in its own folder.
 
     Args:
-        folder: a new one.
+        folder: for both runs; it must be new.
         hours_between_failures: of the whole job, for a prediction; None: there is none.
 
     Raises:
-        SpecError: the job cannot be rehearsed, or the folder is not a new one.
+        SpecError: the job cannot be rehearsed, or the folder is not new.
         Failure: the undisturbed run failed.
         Stopped: a signal ended a run.
     """

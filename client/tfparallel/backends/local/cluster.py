@@ -146,7 +146,7 @@ class LocalCluster:
             self._observer.split(placement)
 
     def trainer_ids(self) -> Mapping[str, int]:
-        """Return the process ids of the trainers that make a run now, by their replicas."""
+        """Return the process ids of the trainers that run now, by their replicas."""
         ids = {
             self._by_name[pod].name: container.trainer_id
             for pod, container in self._containers.items()

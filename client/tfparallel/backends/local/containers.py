@@ -42,7 +42,7 @@ class Container:
 
     @property
     def trainer_id(self) -> int | None:
-        """The process id of what makes the run, which an agent forks; None: no run is made."""
+        """The process id of the trainer, which an agent forks; None: no trainer runs."""
         command_id = self.running.command_id if self.is_running else None
         if command_id is None or not self.has_agent:
             return command_id
