@@ -315,6 +315,8 @@ class JobStatus(_Observed):
     """Number of the attempt that runs, from 1; 0 before the first."""
     replica_attempts: dict[str, int] = pydantic.Field(default_factory=dict)
     """Restarts within the attempt of replicas that were restarted alone: worker-3 to 2."""
+    pods_since: int | None = None
+    """The oldest attempt whose pods train in this one, after a restart in place."""
     attempt_time: Time | None = None
     """When the attempt, or the latest restart within it, begins: pods are not created before."""
     restarts: Restarts = pydantic.Field(default_factory=Restarts)

@@ -74,6 +74,9 @@ TOPOLOGY_GATE = "kueue.x-k8s.io/topology"
 ANNOTATION_CONTENT = f"{GROUP}/content"
 """Fingerprint of what a job's ConfigMap was made from: one that differs is written again."""
 
+ANNOTATION_AGENT = f"{GROUP}/agent"
+"""Fingerprint of what a pod with an agent was built from: only its equal restarts in place."""
+
 ANNOTATION_INSTALLATION = f"{GROUP}/installation"
 """Which installation of the operator acts on a job: it wrote the job's ConfigMap."""
 

@@ -18,6 +18,7 @@ RESERVED_VARIABLES = (
     environment.PROGRESS_URL,
     environment.PROGRESS_TOKEN_FILE,
     environment.PROGRESS_CA_FILE,
+    environment.AGENT_URL,
     environment.GRACE_SECONDS,
     environment.FAILURE_FILE,
 )

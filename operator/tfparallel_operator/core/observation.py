@@ -91,6 +91,10 @@ class Pod:
     """The finalizers of a pod that is being deleted. Only their controllers can end it."""
     waiting: str = ""
     """Why the pod is pending, in the words of the scheduler, the kubelet, an Event or its claim."""
+    agent: str = ""
+    """Fingerprint of what a pod with an agent was built from; empty: it has none."""
+    waits_since: int | None = None
+    """The attempt whose run has ended in the pod, if its agent waits for another run."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

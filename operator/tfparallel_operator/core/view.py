@@ -82,7 +82,7 @@ def build(layout: Layout, status: job_status.JobStatus, pods: tuple[observation.
     stale = []
     for pod in pods:
         is_member = pod.replica.index < layout.counts.get(pod.replica.role, 0)
-        if is_member and _is_current(pod, status):
+        if is_member and is_current(pod, status):
             current[pod.replica] = _without_false_success(layout, pod)
         else:
             stale.append(pod)
@@ -108,7 +108,19 @@ def _without_false_success(layout: Layout, pod: observation.Pod) -> observation.
     return dataclasses.replace(pod, phase=observation.Phase.FAILED)
 
 
-def _is_current(pod: observation.Pod, status: job_status.JobStatus) -> bool:
+def is_of_attempt(pod: observation.Pod, status: job_status.JobStatus) -> bool:
+    """Whether a pod belongs to the job's attempt: it was created for it, or has stayed for it.
+
+    A pod that has stayed has run. One that still waits to run was created late, by an operator that
+    has since died.
+    """
+    if status.pods_since is None or pod.attempt >= status.attempt:
+        return pod.attempt == status.attempt
+    return status.pods_since <= pod.attempt and pod.phase is not observation.Phase.PENDING
+
+
+def is_current(pod: observation.Pod, status: job_status.JobStatus) -> bool:
+    """Whether a pod belongs to the job's attempt, and to its replica's attempt within it."""
     attempts = status.replica_attempts
     replica_attempt = attempts.get(pod.replica.name, 0) if attempts else 0
-    return pod.attempt == status.attempt and pod.replica_attempt == replica_attempt
+    return is_of_attempt(pod, status) and pod.replica_attempt == replica_attempt

@@ -12,6 +12,7 @@ from tfparallel_operator.core.life import (
     deadlines,
     ending,
     failure,
+    in_place,
     restart_policy,
     restarts,
     slowness,
@@ -94,14 +95,18 @@ def _restart(
     status = restarts.restart(context.layout, status, loss, losses, context.now + pause)
     view = context.view_of(status)
     status = counts.count(status, view)
+    recorded = status.model_copy(update={"failure": loss.record(context.job.metadata.name)})
+    pods = in_place.plan(context, recorded, view)
     status = context.stamp.set(status, names.ConditionType.RESTARTING, True, reason, advice)
     if not completion.running(view):
         status = context.stamp.set(status, names.ConditionType.RUNNING, False, reason, advice)
     return decision.Decision(
         status,
         events=(decision.warning(reason, advice.message, action.event_action),),
-        deletions=ending.delete_pods(view.stale),
-        wake_at=deadlines.earliest(status.attempt_time, deadlines.active(context.job, status)),
+        deletions=ending.delete_pods(pods.leaving),
+        wake_at=deadlines.earliest(
+            status.attempt_time, pods.look_again_at, deadlines.active(context.job, status)
+        ),
     )
 
 

@@ -59,7 +59,12 @@ def next_attempt(
 ) -> job_status.JobStatus:
     """Return the status of a new attempt, in which all replicas restart."""
     return replica_records.begin_attempt(status).model_copy(
-        update={"attempt": status.attempt + 1, "attempt_time": begins_at, "replica_attempts": {}}
+        update={
+            "attempt": status.attempt + 1,
+            "attempt_time": begins_at,
+            "replica_attempts": {},
+            "pods_since": None,
+        }
     )
 
 
@@ -102,7 +107,7 @@ def reclassify_as_disruption(status: job_status.JobStatus, view: View) -> job_st
     """
     is_disrupted = any(
         pod_ends.is_taken(pod)
-        and pod.attempt == status.attempt - 1
+        and pod.attempt < status.attempt
         and pod.replica.role is not types.Role.EVALUATOR
         for pod in view.stale
     )

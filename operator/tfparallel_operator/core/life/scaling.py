@@ -4,7 +4,7 @@ import dataclasses
 import datetime
 
 from tfparallel_operator.api import job_status, names, types
-from tfparallel_operator.core import observation
+from tfparallel_operator.core import observation, view
 from tfparallel_operator.core.context import DecisionContext
 from tfparallel_operator.core.layout import Layout
 from tfparallel_operator.core.life import completion, restarts
@@ -32,18 +32,18 @@ def in_force(layout: Layout, pods: tuple[observation.Pod, ...]) -> Layout:
     if waits or conditions.is_true(job.status, names.ConditionType.SUSPENDED):
         return layout
     begun = any(counts.seen for counts in job.status.replicas.values()) or any(
-        pod.attempt == job.status.attempt for pod in pods
+        view.is_of_attempt(pod, job.status) for pod in pods
     )
     if not begun or job.status.workers is None:
         return layout
     return dataclasses.replace(layout, counts={**layout.counts, _WORKER: job.status.workers})
 
 
-def due(status: job_status.JobStatus, view: View) -> datetime.datetime | None:
+def due(status: job_status.JobStatus, pods: View) -> datetime.datetime | None:
     """Return when workers may be scaled; None: at once, because scaling interrupts no training."""
-    if status.attempt_time is None or not completion.running(view):
+    if status.attempt_time is None or not completion.running(pods):
         return None
-    pause = datetime.timedelta(seconds=view.layout.job.spec.run_policy.scale_cooldown_seconds)
+    pause = datetime.timedelta(seconds=pods.layout.job.spec.run_policy.scale_cooldown_seconds)
     return status.attempt_time + pause
 
 

@@ -11,6 +11,7 @@ from tfparallel_operator.core.life import (
     counts,
     deadlines,
     ending,
+    in_place,
     obstacles,
     recovery,
     restarts,
@@ -68,7 +69,14 @@ def _go_on(context: DecisionContext, continuation: recovery.Continuation) -> dec
         if scale_at is None or scale_at <= context.now:
             return _scale(context, continuation.status)
         wake_at = deadlines.earliest(wake_at, scale_at)
-    view, status = continuation.view, counts.count(continuation.status, continuation.view)
+    status, view = continuation.status, continuation.view
+    old_pods = in_place.plan(context, status, view)
+    if old_pods.may_begin:
+        status = in_place.begin(status, old_pods)
+        view = context.view_of(status)
+        old_pods = in_place.plan(context, status, view)
+    wake_at = deadlines.earliest(wake_at, old_pods.look_again_at)
+    status = counts.count(status, view)
     was_running = conditions.is_true(status, names.ConditionType.RUNNING)
     runs = completion.running(view)
     reason = names.Reason.REPLICAS_RUNNING if runs else names.Reason.REPLICAS_PENDING
@@ -101,7 +109,7 @@ def _go_on(context: DecisionContext, continuation: recovery.Continuation) -> dec
         status,
         events=(*continuation.events, *restricted, *news),
         deletions=(
-            *ending.delete_pods((*view.stale, *view.dismissed)),
+            *ending.delete_pods((*old_pods.leaving, *view.dismissed)),
             *group.deletions,
             *kueue.leftovers(context),
         ),

@@ -2,11 +2,12 @@
 
 import copy
 import functools
+import hashlib
 from typing import Any
 
 from tfparallel_operator.api import job_status, names, paths, types
 from tfparallel_operator.core import decision, installation, replicas
-from tfparallel_operator.core.layout import Layout
+from tfparallel_operator.core.layout import Layout, compact
 from tfparallel_operator.core.pods import (
     cluster_spec,
     config,
@@ -48,6 +49,7 @@ class PodBuilder:
         self._status = status
         self._shares_cluster = cluster_spec.is_shared(layout, settings.share_above)
         self._shared: dict[tuple[types.Role, bool], decision.Manifest] = {}
+        self._fingerprints: dict[tuple[types.Role, bool], str] = {}
         self._affinity = functools.cache(functools.partial(topology.affinity, layout))
 
     def build(self, replica: replicas.Replica) -> decision.Manifest:
@@ -66,6 +68,8 @@ class PodBuilder:
         }
         metadata = {**shared["metadata"], "name": name, "labels": labels}
         metadata["annotations"] = dict(shared["metadata"]["annotations"])
+        if self._has_agent(_container(shared["spec"]), replica.role):
+            metadata["annotations"][names.ANNOTATION_AGENT] = self.agent_fingerprint(replica)
         spec = {**shared["spec"], "hostname": name}
         affinity = self._affinity(replica.role, tuple(neighbours.items()))
         if affinity is not None:
@@ -77,6 +81,35 @@ class PodBuilder:
             for container in spec["containers"]
         ]
         return {**shared, "metadata": metadata, "spec": spec}
+
+    def agent_fingerprint(self, replica: replicas.Replica) -> str:
+        """Return a fingerprint of all that a replica's pod is built from, except the attempt.
+
+        A pod with another one comes from another spec or cluster, or from another version of the
+        operator.
+        """
+        key = replica.role, replica == self._layout.coordinator
+        if key not in self._fingerprints:
+            of_no_attempt = self._status.model_copy(update={"attempt": 0})
+            builder = PodBuilder(self._layout, self._settings, of_no_attempt)
+            files = config.fingerprint(self._layout, self._settings)
+            content = compact([builder._build_shared(*key), self._layout.cluster, files])
+            self._fingerprints[key] = hashlib.sha256(content.encode()).hexdigest()[:12]
+        return self._fingerprints[key]
+
+    def _has_agent(self, container: containers.ContainerBuilder, role: types.Role) -> bool:
+        """Whether the container's first process is an agent, and the operator answers it.
+
+        The evaluator restarts alone, and so do the replicas of a job that is no gang.
+        """
+        command = (*(container.spec.get("command") or ()), *(container.spec.get("args") or ()))
+        return (
+            self._job.spec.trainer is not None
+            and bool(self._settings.progress_url)
+            and self._layout.is_gang
+            and role is not types.Role.EVALUATOR
+            and command == trainer_container.COMMAND
+        )
 
     def _for_replica(
         self, shared: containers.ContainerBuilder, replica: replicas.Replica
@@ -129,6 +162,8 @@ class PodBuilder:
             memory.grow(container.spec, job.spec.run_policy.out_of_memory, growths)
         if coordinates and settings.progress_url:
             progress_report.prepare(container, job, settings)
+        if self._has_agent(container, role):
+            progress_report.prepare_agent(container, job, settings)
         variables = container.spec["env"]
         if not any(variable["name"] == environment.TF_CONFIG for variable in variables):
             variables.append(_TF_CONFIG)

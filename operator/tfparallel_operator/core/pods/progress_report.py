@@ -1,4 +1,4 @@
-"""Gives the coordinator's pod the address of the progress endpoint, a token, and certificates."""
+"""Gives pods the addresses of the progress endpoint, a token, and certificates."""
 
 from tfparallel_operator.api import names, paths, types
 from tfparallel_operator.core import installation
@@ -14,6 +14,11 @@ def path(namespace: str, name: str) -> str:
     return f"/apis/{names.API_VERSION}/namespaces/{namespace}/{names.PLURAL}/{name}/progress"
 
 
+def agents_path(namespace: str, name: str) -> str:
+    """Return the path at which the agents of a job's pods ask."""
+    return f"{path(namespace, name)}/agents"
+
+
 def audience(uid: str) -> str:
     """Return the audience of a job's token, which makes it useless for other jobs."""
     return f"{names.GROUP}/{uid}"
@@ -27,6 +32,25 @@ def prepare(
     """Let a container report the job's progress, in place."""
     url = f"{settings.progress_url}{path(job.metadata.namespace, job.metadata.name)}"
     container.set_env(environment.PROGRESS_URL, url)
+    _give_token(container, job, settings)
+
+
+def prepare_agent(
+    container: containers.ContainerBuilder,
+    job: types.TFParallelJob,
+    settings: installation.InstallationSettings,
+) -> None:
+    """Let the agent of a container ask what follows a run, in place."""
+    url = f"{settings.progress_url}{agents_path(job.metadata.namespace, job.metadata.name)}"
+    container.set_env(environment.AGENT_URL, url)
+    _give_token(container, job, settings)
+
+
+def _give_token(
+    container: containers.ContainerBuilder,
+    job: types.TFParallelJob,
+    settings: installation.InstallationSettings,
+) -> None:
     token = {
         "serviceAccountToken": {
             "path": TOKEN_FILE,
