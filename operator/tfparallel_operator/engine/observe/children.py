@@ -15,7 +15,7 @@ from tfparallel_operator.api_server import client, resources
 from tfparallel_operator.core import observation
 from tfparallel_operator.core.pods import config
 from tfparallel_operator.core.queue import gang, workload
-from tfparallel_operator.engine.observe import index, informer, owned, records
+from tfparallel_operator.engine.observe import agent_reports, index, informer, owned, records
 
 T = TypeVar("T")
 
@@ -57,6 +57,7 @@ class ChildIndex:
         informers: tuple[informer.Informer[Any], ...]
         informers = (self.pods, self._services, self._configs, self._policies)
         informers = (*informers, *self._groups, self._workloads)
+        self.agent_reports = agent_reports.AgentReports()
         self._by_resource = {follower.resource: follower for follower in informers}
 
     def for_job(self, job: records.Owner) -> observation.Children:

@@ -125,6 +125,7 @@ def pod(item: Raw) -> observation.Pod | None:
         lingers=ended is not None and _runs(status),
         finalizers=finalizers(item) if deleting(item) else (),
         waiting="" if ended else problem or _waiting(status),
+        agent=_annotation(item, names.ANNOTATION_AGENT),
     )
 
 

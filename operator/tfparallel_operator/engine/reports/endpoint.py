@@ -1,4 +1,7 @@
-"""The progress endpoint: accepts reports from the pods of a job, and refuses all others."""
+"""The progress endpoint: answers the pods of a job, and refuses all others.
+
+The coordinator reports progress. Agents ask what follows a run of the trainer.
+"""
 
 import asyncio
 import collections
@@ -7,19 +10,26 @@ import logging
 import math
 import time
 from collections.abc import Awaitable, Callable
+from typing import TypeVar
 
 import pydantic
 from aiohttp import web
 
 from tfparallel_operator import wall_clock
+from tfparallel_operator.api import job_status, load
 from tfparallel_operator.api_server import errors
+from tfparallel_operator.core import observation
+from tfparallel_operator.core.life import in_place
 from tfparallel_operator.core.pods import progress_report
+from tfparallel_operator.core.view import is_of_attempt
 from tfparallel_operator.engine.observe import children, jobs, records
 from tfparallel_operator.engine.reports import tokens
 from tfparallel_operator.engine.telemetry import logs, metrics
 from tfparallel_operator.engine.workqueue import queue
 from tfparallel_operator.engine.write import publisher
-from tfparallel_trainer.contract import limits, plain_text, progress
+from tfparallel_trainer.contract import agents, base, limits, plain_text, progress
+
+T = TypeVar("T", bound=base.Model)
 
 _LOG = logging.getLogger(__name__)
 
@@ -39,12 +49,14 @@ _INVALID = (
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Endpoint:
-    """Answers POSTs of progress."""
+    """Answers POSTs of progress, and questions of agents."""
 
     all_jobs: jobs.Jobs
     job_children: children.ChildIndex
     reviews: tokens.Tokens
     reports: publisher.Publisher
+    requeue: Callable[[queue.Key], None]
+    """Queues a job to be decided on."""
     counters: metrics.Metrics = dataclasses.field(default_factory=metrics.Metrics)
     clock: wall_clock.Clock = wall_clock.utc_now
     turns: "SendInterval" = dataclasses.field(
@@ -53,19 +65,28 @@ class Endpoint:
     log: logs.Brief = dataclasses.field(default_factory=lambda: logs.Brief(_LOG))
 
     def application(self) -> web.Application:
-        """Build the application with the one route."""
+        """Build the application with its two routes."""
         app = web.Application(client_max_size=limits.MAX_BODY_BYTES, middlewares=[_pause])
-        app.add_routes([web.post(progress_report.path("{namespace}", "{name}"), self._handle)])
+        job = "{namespace}", "{name}"
+        app.add_routes([web.post(progress_report.path(*job), self._handle)])
+        app.add_routes([web.post(progress_report.agents_path(*job), self._handle_agent)])
         return app
 
     async def _handle(self, request: web.Request) -> web.Response:
-        answer = await self._answer(request)
+        answer = await self._answer(request, self._accept)
         self.counters.reported(answer.status)
         return answer
 
-    async def _answer(self, request: web.Request) -> web.Response:
+    async def _handle_agent(self, request: web.Request) -> web.Response:
+        return await self._answer(request, self._respond)
+
+    async def _answer(
+        self,
+        request: web.Request,
+        accept: Callable[[web.Request], Awaitable[web.Response]],
+    ) -> web.Response:
         try:
-            await self._accept(request)
+            return await accept(request)
         except web.HTTPRequestEntityTooLarge:
             limit = limits.MAX_BODY_BYTES
             return _refuse(413, f"the report is larger than {limit} bytes: send fewer metrics")
@@ -81,28 +102,35 @@ class Endpoint:
         except Exception as error:
             self.log.error("a report was not handled", exc_info=error)
             return _refuse(500, "the report cannot be handled: the operator's log says why")
-        return web.json_response({"accepted": True}, status=202)
 
-    async def _accept(self, request: web.Request) -> None:
+    async def _accept(self, request: web.Request) -> web.Response:
+        """Take a report of progress."""
         key = queue.Key(request.match_info["namespace"], request.match_info["name"])
-        authorization = request.headers.get("Authorization", "")
-        if not authorization.startswith(_SCHEME):
-            raise _Refusal(401, "send the pod's projected token as Authorization: Bearer")
-        token = authorization.removeprefix(_SCHEME)
-        job = await self._authenticate(token, key, request.remote or "")
+        job, pod, _ = await self._authenticate(_token(request), key, request.remote or "")
+        _check_attempt(pod, load.read_status(job))
         uid = str(job["metadata"]["uid"])
         if (seconds := self.turns.take(uid)) > 0:
             raise _Refusal(429, "the last report of the job has just arrived", seconds)
-        if request.headers.get("Content-Encoding", "identity") != "identity":
-            raise _Refusal(415, "the body is compressed: send it as JSON, without Content-Encoding")
-        async with asyncio.timeout(BODY_SECONDS):
-            content = await request.read()
-        report = _parse(content)
+        report = _parse(progress.Report, await _read(request))
         now = self.clock().replace(microsecond=0)
         self.reports.submit(publisher.Report(key, uid, report, now))
+        return web.json_response({"accepted": True}, status=202)
 
-    async def _authenticate(self, token: str, key: queue.Key, source: str) -> jobs.Body:
-        """Return the job of a request if the token belongs to a pod of its current attempt.
+    async def _respond(self, request: web.Request) -> web.Response:
+        """Answer the agent of a pod, and queue the job if the agent says something new."""
+        key = queue.Key(request.match_info["namespace"], request.match_info["name"])
+        job, pod, gang_size = await self._authenticate(_token(request), key, request.remote or "")
+        end = _parse(agents.RunEnd, await _read(request))
+        now = self.clock().replace(microsecond=0)
+        if self.job_children.agent_reports.record(pod, end, now):
+            self.requeue(key)
+        answer = in_place.answer(load.read_status(job), pod, end, gang_size)
+        return web.json_response(text=answer.model_dump_json(by_alias=True))
+
+    async def _authenticate(
+        self, token: str, key: queue.Key, source: str
+    ) -> tuple[jobs.Body, observation.Pod, int]:
+        """Return the job of a request, the pod that its token belongs to, and how many pods it has.
 
         Every well-formed token is reviewed, whether the job exists or not. So neither the answer
         nor its delay reveals which jobs exist.
@@ -122,8 +150,11 @@ class Endpoint:
             raise _Refusal(404, f"there is no job {key.name!r} in namespace {key.namespace!r}")
         if job is None or audience != expected:
             raise _Refusal(401, _INVALID)
-        self._check_attempt(pod, job)
-        return job
+        pods = self.job_children.for_job(records.as_owner(job)).pods
+        sender = next((of_job for of_job in pods if of_job.uid == pod.uid), None)
+        if sender is None:
+            raise _Refusal(403, f"the token's pod does not belong to job {key.name!r}")
+        return job, sender, len(pods)
 
     def _is_of_a_job(self, pod: tokens.TokenPod, audience: str) -> bool:
         """Whether a token's pod belongs to the job that its audience names."""
@@ -135,15 +166,12 @@ class Endpoint:
             for pod_of_job in self.job_children.for_job(records.as_owner(job)).pods
         )
 
-    def _check_attempt(self, holder: tokens.TokenPod, job: jobs.Body) -> None:
-        pods = self.job_children.for_job(records.as_owner(job)).pods
-        pod = next((pod for pod in pods if pod.uid == holder.uid), None)
-        if pod is None:
-            name = job["metadata"]["name"]
-            raise _Refusal(403, f"the token's pod does not belong to job {name!r}")
-        attempt = int((job.get("status") or {}).get("attempt", 0))
-        if pod.attempt < attempt:
-            raise _Refusal(403, f"pod {pod.name} is of attempt {pod.attempt}; {attempt} runs now")
+
+def _check_attempt(pod: observation.Pod, status: job_status.JobStatus) -> None:
+    """Refuse a report of an earlier attempt."""
+    if pod.attempt < status.attempt and not is_of_attempt(pod, status):
+        attempts = f"of attempt {pod.attempt}; {status.attempt} runs now"
+        raise _Refusal(403, f"pod {pod.name} is {attempts}")
 
 
 @web.middleware
@@ -189,9 +217,23 @@ class _Refusal(Exception):  # noqa: N818 (an answer)
         self.retry_after = retry_after
 
 
-def _parse(body: bytes) -> progress.Report:
+def _token(request: web.Request) -> str:
+    authorization = request.headers.get("Authorization", "")
+    if not authorization.startswith(_SCHEME):
+        raise _Refusal(401, "send the pod's projected token as Authorization: Bearer")
+    return authorization.removeprefix(_SCHEME)
+
+
+async def _read(request: web.Request) -> bytes:
+    if request.headers.get("Content-Encoding", "identity") != "identity":
+        raise _Refusal(415, "the body is compressed: send it as JSON, without Content-Encoding")
+    async with asyncio.timeout(BODY_SECONDS):
+        return await request.read()
+
+
+def _parse(kind: type[T], body: bytes) -> T:
     try:
-        return progress.Report.model_validate_json(body)
+        return kind.model_validate_json(body)
     except pydantic.ValidationError as error:
         first = error.errors(include_url=False)[0]
         where = plain_text.shorten(".".join(map(str, first["loc"])), 120) or "the report"

@@ -212,7 +212,12 @@ class Engine:
     def _spawn_progress(self, group: asyncio.TaskGroup, bundle: tls.Bundle) -> None:
         writer = publisher.Publisher(self.api, self.jobs)
         reports = endpoint.Endpoint(
-            self.jobs, self._children, tokens.Tokens(self.api), writer, self.metrics
+            self.jobs,
+            self._children,
+            tokens.Tokens(self.api),
+            writer,
+            self._queue.add,
+            self.metrics,
         )
         context = bundle.context()
 

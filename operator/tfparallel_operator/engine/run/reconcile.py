@@ -12,7 +12,7 @@ from tfparallel_operator.api import load, names
 from tfparallel_operator.api_server import errors, resources
 from tfparallel_operator.core import decide, decision, layout, observation
 from tfparallel_operator.core.layout import Layout
-from tfparallel_operator.core.life import dead_nodes, spec_validity
+from tfparallel_operator.core.life import dead_nodes, in_place, spec_validity
 from tfparallel_operator.core.status import conditions
 from tfparallel_operator.engine.observe import (
     flavors,
@@ -217,7 +217,7 @@ class Reconciler:
 
         def bind() -> Callable[[], decision.Decision]:
             # A large job may have waited for its turn.
-            newest = observed.complete(self._children.for_job(owner))
+            newest = self._with_agents(job, observed.complete(self._children.for_job(owner)))
             now = self._clock().replace(microsecond=0)
             return functools.partial(decide.decide, job, newest, environment, now, settings)
 
@@ -231,6 +231,17 @@ class Reconciler:
             self._timers.set(jobs.key_of(body), paused_until)
             return dataclasses.replace(decided, creations=())
         return decided
+
+    def _with_agents(
+        self, job: Layout | observation.InvalidJob, children: observation.Children
+    ) -> observation.Children:
+        """Return children with what the agents of pods say."""
+        reports = self._children.agent_reports.of_pods(children.pods)
+        if not reports:
+            return children
+        status = job.status if isinstance(job, observation.InvalidJob) else job.job.status
+        pods = in_place.observe(children.pods, status, reports)
+        return dataclasses.replace(children, pods=pods)
 
     async def _lay_out(
         self, body: jobs.Body, owner: records.Owner, *, has_pods: bool

@@ -140,6 +140,7 @@ async def _site() -> AsyncIterator[Site]:
             world.engine.children,
             tokens.Tokens(reviewer),
             writer,
+            world.engine.queue.add,
             turns=endpoint.SendInterval(limits.MIN_SECONDS_BETWEEN_REPORTS, virtual_time.monotonic),
         )
         with socket.create_server(("127.0.0.1", 0)) as listener:

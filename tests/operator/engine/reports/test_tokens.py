@@ -127,7 +127,7 @@ async def test_without_a_token_nobody_learns_which_jobs_there_are() -> None:
     async with world.running(objects.job()):
         store, children = world.engine.jobs, world.engine.children
         writer = publisher.Publisher(world.api, store)
-        reports = endpoint.Endpoint(store, children, tokens.Tokens(reviewer), writer)
+        reports = endpoint.Endpoint(store, children, tokens.Tokens(reviewer), writer, print)
         server = test_utils.TestServer(reports.application())
         async with test_utils.TestClient(server) as caller:
             answers = set()
