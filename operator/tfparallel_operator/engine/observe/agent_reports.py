@@ -7,6 +7,7 @@ one that decides hears it, too.
 import collections
 import datetime
 
+from tfparallel_operator.api import gate
 from tfparallel_operator.core import observation
 from tfparallel_operator.core.life import in_place
 from tfparallel_trainer.contract import agents
@@ -25,7 +26,11 @@ class AgentReports:
         self._most = most
 
     def record(self, pod: observation.Pod, end: agents.RunEnd, now: datetime.datetime) -> bool:
-        """Record what the agent of a pod says, and return whether it is new."""
+        """Record what the agent of a pod says, with a message of bounded length.
+
+        Return whether it is new.
+        """
+        end = end.model_copy(update={"message": gate.cut(end.message)})
         earlier = self._reports.get(pod.uid)
         if earlier is not None and earlier.end == end:
             self._reports.move_to_end(pod.uid)

@@ -166,6 +166,7 @@ def test_after_the_reported_loss_of_a_peer_a_hung_pod_is_replaced_at_once() -> N
 
 def test_after_a_stall_no_trainer_is_waited_for() -> None:
     world = running({"runPolicy": {"stallDeadlineSeconds": 60}}, chief=1, worker=1)
+    world.advance(5)
     reported = job_status.ProgressStatus(step=3, last_update_time=world.now)
     status = world.status.model_copy(update={"progress": reported})
     world.job = world.job.model_copy(update={"status": status})

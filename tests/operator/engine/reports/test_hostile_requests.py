@@ -28,7 +28,7 @@ from tfparallel_trainer.contract import limits
 UNKNOWN = "tfparallel.dev/anything"
 
 
-def _token(audience: Any, namespace: str = "default", pod: str = "a-pod") -> str:
+def make_token(audience: Any, namespace: str = "default", pod: str = "a-pod") -> str:
     """Return a token that `CredulousReviewer` believes."""
     claims = json.dumps({"aud": audience, "namespace": namespace, "pod": pod}).encode()
     return f"head.{base64.urlsafe_b64encode(claims).decode().rstrip('=')}.signature"
@@ -84,7 +84,7 @@ class Site:
 
     @property
     def right(self) -> str:
-        return _token([self.audience], pod=self.pod)
+        return make_token([self.audience], pod=self.pod)
 
     async def post(
         self,
@@ -157,12 +157,12 @@ async def _site() -> AsyncIterator[Site]:
         b"a.b\xff.c",
         b"\xc3\xa4.e30.c",
         b"",
-        _token("tfparallel.dev/\ud800").encode(),
-        _token(["tfparallel.dev/a\x00"]).encode(),
-        _token("tfparallel.dev/" + "9" * 1000).encode(),
-        _token({"aud": 1}).encode(),
-        _token(10**4000).encode(),
-        _token([["tfparallel.dev/x"], None, 7]).encode(),
+        make_token("tfparallel.dev/\ud800").encode(),
+        make_token(["tfparallel.dev/a\x00"]).encode(),
+        make_token("tfparallel.dev/" + "9" * 1000).encode(),
+        make_token({"aud": 1}).encode(),
+        make_token(10**4000).encode(),
+        make_token([["tfparallel.dev/x"], None, 7]).encode(),
         b"a." + base64.urlsafe_b64encode(b"[" * 3000) + b".c",
         b"a." + base64.urlsafe_b64encode(b'{"aud": "\xff"}') + b".c",
     ],
@@ -182,7 +182,7 @@ async def test_bytes_that_are_no_token_are_refused_and_cost_no_review(
 async def test_nobody_learns_of_the_jobs_of_another_namespace() -> None:
     async with _site() as site:
         answers = []
-        for token in (_token([UNKNOWN]), site.right, _token([UNKNOWN], pod=site.pod)):
+        for token in (make_token([UNKNOWN]), site.right, make_token([UNKNOWN], pod=site.pod)):
             for job in ("normal", "nosuch"):
                 before = site.reviewer.reviews
                 status, _, content = await site.post(token, job=job, namespace="b")
@@ -197,9 +197,9 @@ async def test_only_a_pod_of_a_known_job_learns_that_there_is_no_such_job() -> N
     async with _site() as site:
         assert (await site.post(site.right, job="nosuch"))[0] == 404
         for stranger in (
-            _token([UNKNOWN], pod=site.pod),
-            _token([site.audience], pod="another-pod"),
-            _token([site.audience], namespace="b", pod=site.pod),
+            make_token([UNKNOWN], pod=site.pod),
+            make_token([site.audience], pod="another-pod"),
+            make_token([site.audience], namespace="b", pod=site.pod),
         ):
             site.virtual_time.advance(limits.MIN_SECONDS_BETWEEN_REPORTS)
             assert (await site.post(stranger, job="nosuch"))[0] == 401
@@ -231,7 +231,7 @@ async def test_a_flood_of_refusals_over_one_connection_waits(
 
 async def test_a_pod_of_another_namespace_is_not_the_jobs_whatever_it_claims() -> None:
     async with _site() as site:
-        stranger = _token([site.audience], namespace="b", pod=site.pod)
+        stranger = make_token([site.audience], namespace="b", pod=site.pod)
         assert (await site.post(stranger))[0] == 401
         assert (await site.post(site.right))[0] == 202
         assert site.writer.steps == [1]
