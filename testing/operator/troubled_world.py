@@ -4,7 +4,7 @@ import dataclasses
 from collections.abc import Mapping
 from typing import Any
 
-from testing.operator import builders, edits
+from testing.operator import agent_world, edits
 from tfparallel_operator.api import job_status, load, names
 from tfparallel_operator.core import decision, observation
 from tfparallel_operator.core.status import conditions
@@ -18,7 +18,7 @@ _UNKNOWN_BEFORE = (names.ConditionType.SPEC_INVALID, names.ConditionType.TRAININ
 
 
 @dataclasses.dataclass
-class TroubledWorld(builders.World):
+class TroubledWorld(agent_world.AgentWorld):
     """One job and its children; what troubles them is set by the test."""
 
     manifest: dict[str, Any] = dataclasses.field(default_factory=dict)
@@ -47,11 +47,16 @@ class TroubledWorld(builders.World):
         ]
         shared = [condition for condition in status.conditions if condition not in unknown]
         reduced = conditions.with_conditions(status, shared)
-        reduced = reduced.model_copy(update={"last_cause": ""})
+        reduced = reduced.model_copy(update={"last_cause": "", "in_place": None})
         self.job = self.job.model_copy(update={"status": reduced})
+        pods, reports = self.pods, self.reports
+        self.pods = {name: dataclasses.replace(pod, agent="") for name, pod in pods.items()}
+        self.reports = {}
         outcome = self.decide()
+        self.pods, self.reports = pods, reports
         kept = conditions.with_conditions(outcome.status, (*outcome.status.conditions, *unknown))
-        kept = kept.model_copy(update={"last_cause": status.last_cause})
+        unknown_fields = {"last_cause": status.last_cause, "in_place": status.in_place}
+        kept = kept.model_copy(update=unknown_fields)
         self.job = self.job.model_copy(update={"status": status})
         self.carry_out(dataclasses.replace(outcome, status=kept))
 

@@ -190,6 +190,10 @@ def test_the_train_log_has_bars_for_pods_that_are_gone() -> None:
     partly = dataclasses.replace(run, pods=second)
     assert [bar.attempt for bar in history.bars(partly) if bar.replica == "worker-0"] == [2, 1]
     assert history.without_pods(partly) == [1]
+    stayed = job_status.InPlaceStatus(attempt=2, pods_since=1)
+    status = run.job.status.model_copy(update={"in_place": stayed})
+    job = dataclasses.replace(run.job, status=status)
+    assert history.without_pods(dataclasses.replace(partly, job=job)) == []
 
 
 def test_what_nobody_recorded_is_not_called_waiting() -> None:

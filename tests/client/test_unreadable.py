@@ -12,7 +12,7 @@ from testing.operator import objects, routes, scripted_server
 from testing.operator.namespaces import Namespace
 from tfparallel.backends.cluster import objects as cluster_objects
 from tfparallel.cli import listing
-from tfparallel_operator.api import gate, load
+from tfparallel_operator.api import gate, job_status, load
 from tfparallel_operator.api_server import resources
 
 JOBS = resources.JOBS.path("team")
@@ -86,6 +86,18 @@ def test_times_of_a_pod_that_have_no_meaning_are_none(
     }
     pod = cluster_objects.parse_pod(body)
     assert (pod.created, pod.started, pod.ended) == (expected,) * 3
+
+
+def test_a_pod_that_has_stayed_belongs_to_the_latest_attempt() -> None:
+    def attempt_of(label: int, in_place_at: int) -> int:
+        labels = {"tfparallel.dev/attempt": str(label), "tfparallel.dev/replica-role": "worker"}
+        stayed = job_status.InPlaceStatus(attempt=in_place_at, pods_since=2)
+        status = job_status.JobStatus(attempt=4, in_place=stayed)
+        body = {"metadata": {"name": "a", "labels": labels}}
+        return cluster_objects.parse_pod(body, status).attempt
+
+    assert [attempt_of(label, 4) for label in (1, 2, 3, 4, 5)] == [1, 4, 4, 4, 5]
+    assert attempt_of(2, 3) == 2, "an older operator has begun attempt 4"
 
 
 def test_a_label_of_a_pod_that_is_no_number_counts_as_none() -> None:

@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import signal
 from pathlib import Path
 
 import pytest
@@ -38,17 +39,25 @@ class Training:
         """The step that this attempt began after; waits until it has begun."""
         parts: list[str] = []
 
-        def resumed(_: kubectl_namespaces.Object) -> bool:
+        def resumed(status: kubectl_namespaces.Object) -> bool:
             chief = self.namespace.pods("slow").get("slow-chief-0")
             if chief is None or chief["status"]["phase"] != "Running":
                 return False
-            if chief["metadata"]["labels"]["tfparallel.dev/attempt"] != str(attempt):
+            if status.get("attempt") != attempt:
                 return False
+            # The first attempt resumes nothing. A pod that stays logs all its attempts.
+            first = max(2, int(chief["metadata"]["labels"]["tfparallel.dev/attempt"]))
             parts[:] = self.namespace.kubectl("logs", "slow-chief-0").split("resuming after step ")
-            return len(parts) == 2
+            return len(parts) - 1 == attempt - first + 1
 
         self.namespace.wait("slow", resumed)
-        return int(parts[1].split()[0])
+        return int(parts[-1].split()[0])
+
+    def signal_trainer(self, pod: str, number: int) -> None:
+        """Send a signal to the trainer in a pod, which is a child of the container's agent."""
+        children = "open('/proc/1/task/1/children').read().split()"
+        program = f"import os; os.kill(int({children}[0]), {number})"
+        self.namespace.kubectl("exec", pod, "--", "python", "-c", program)
 
 
 @pytest.fixture
@@ -87,13 +96,45 @@ def test_lost_worker_restarts_the_gang_from_its_checkpoint(training: Training) -
     assert job["status"]["progress"]["step"] == STEPS
     second = namespace.pods("slow")
     assert second.keys() == first.keys()
-    for name, pod in second.items():
-        assert pod["metadata"]["uid"] != first[name]["metadata"]["uid"]
-        assert pod["metadata"]["labels"]["tfparallel.dev/attempt"] == "2"
+    assert _uids(second)["slow-chief-0"] == _uids(first)["slow-chief-0"], "it restarts in place"
+    assert _uids(second)["slow-worker-0"] != _uids(first)["slow-worker-0"]
     log = namespace.kubectl("logs", "slow-chief-0")
     resumed = int(log.partition("resuming after step ")[2].split()[0])
     assert STEPS_BEFORE_THE_LOSS - 20 <= resumed < STEPS
     assert resumed % 20 == 0 or resumed >= before["status"]["progress"]["step"]
+
+
+def test_a_killed_trainer_restarts_in_its_pod(training: Training) -> None:
+    namespace = training.namespace
+    first = namespace.pods("slow")
+    training.signal_trainer("slow-worker-0", signal.SIGKILL)
+    assert training.resumed_after(attempt=2) < STEPS
+    status = training.finish()["status"]
+    assert status["state"] == "Succeeded", namespace.describe("slow")
+    assert status["inPlace"] == {"attempt": 2, "podsSince": 1}
+    assert status["restarts"] == {"failure": 1, "disruption": 0}
+    assert status["restartCauses"] == {"RetryableExit": 1}
+    assert status["progress"]["step"] == STEPS
+    _stayed(first, namespace.pods("slow"))
+
+
+@pytest.mark.long
+def test_an_operator_that_is_restarted_between_two_attempts_begins_the_second_once(
+    training: Training,
+) -> None:
+    namespace = training.namespace
+    training.signal_trainer("slow-chief-0", signal.SIGSTOP)
+    training.signal_trainer("slow-worker-0", signal.SIGKILL)
+    recorded = namespace.wait("slow", lambda status: status.get("attempt") == 2)
+    assert "inPlace" not in recorded["status"], "a trainer of the first attempt is still there"
+    selector = "--selector=app.kubernetes.io/name=tfparallel-operator"
+    cluster = namespace.cluster
+    cluster.run_kubectl("delete", "pod", operator.WHERE, selector, "--grace-period=0", "--force")
+    training.signal_trainer("slow-chief-0", signal.SIGCONT)
+    assert training.resumed_after(attempt=2) < STEPS
+    status = training.finish()["status"]
+    assert status["state"] == "Succeeded", namespace.describe("slow")
+    assert (status["attempt"], status["restarts"]["failure"]) == (2, 1)
 
 
 def test_an_evicted_worker_costs_no_step(training: Training, tmp_path: Path) -> None:
@@ -178,6 +219,18 @@ def _finishes_undisturbed(training: Training, first: dict[str, kubectl_namespace
     assert job["status"]["attempt"] == 1
     assert job["status"]["progress"]["step"] == STEPS
     last = namespace.pods("slow")
-    assert {n: p["metadata"]["uid"] for n, p in last.items()} == {
-        n: p["metadata"]["uid"] for n, p in first.items()
-    }
+    _stayed(first, last)
+
+
+def _stayed(
+    first: dict[str, kubectl_namespaces.Object], last: dict[str, kubectl_namespaces.Object]
+) -> None:
+    """See that pods are the same ones, and that the kubelet has restarted none of them."""
+    assert _uids(last) == _uids(first)
+    for pod in last.values():
+        [container] = pod["status"]["containerStatuses"]
+        assert container["restartCount"] == 0
+
+
+def _uids(pods: dict[str, kubectl_namespaces.Object]) -> dict[str, str]:
+    return {name: pod["metadata"]["uid"] for name, pod in pods.items()}

@@ -67,12 +67,16 @@ def bars(run: run_records.RunRecords) -> Iterator[Bar]:
 
 
 def without_pods(run: run_records.RunRecords) -> Sequence[int]:
-    """Return the attempts of the job, no pod of which is on record."""
+    """Return the attempts of the job, no pod of which is on record.
+
+    A pod that has stayed for later attempts is on record for each of them.
+    """
+    status = run.job.status
     attempts_with_pods = {pod.attempt for pod in run.pods}
+    if status.pods_since is not None:
+        attempts_with_pods.update(range(status.pods_since, status.attempt + 1))
     return [
-        attempt
-        for attempt in range(1, run.job.status.attempt + 1)
-        if attempt not in attempts_with_pods
+        attempt for attempt in range(1, status.attempt + 1) if attempt not in attempts_with_pods
     ]
 
 

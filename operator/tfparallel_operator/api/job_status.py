@@ -293,6 +293,15 @@ class HostPorts(_Observed):
     """How many there are: one for each replica."""
 
 
+class InPlaceStatus(_Observed):
+    """That pods of earlier attempts train in a later one: a restart in place."""
+
+    attempt: int
+    """The later attempt. In all others, the pods of earlier ones do not train."""
+    pods_since: int
+    """The oldest attempt of these pods."""
+
+
 class JobStatus(_Observed):
     """The observed state of a job."""
 
@@ -315,8 +324,8 @@ class JobStatus(_Observed):
     """Number of the attempt that runs, from 1; 0 before the first."""
     replica_attempts: dict[str, int] = pydantic.Field(default_factory=dict)
     """Restarts within the attempt of replicas that were restarted alone: worker-3 to 2."""
-    pods_since: int | None = None
-    """The oldest attempt whose pods train in this one, after a restart in place."""
+    in_place: InPlaceStatus | None = None
+    """The latest restart in place: which pods of earlier attempts train in the attempt."""
     attempt_time: Time | None = None
     """When the attempt, or the latest restart within it, begins: pods are not created before."""
     restarts: Restarts = pydantic.Field(default_factory=Restarts)
@@ -359,6 +368,16 @@ class JobStatus(_Observed):
     it."""
     separate_training: Reported[SeparateTrainingStatus] = None
     """That the replicas of a script train models of their own, as the coordinator reports it."""
+
+    @property
+    def pods_since(self) -> int | None:
+        """The oldest attempt whose pods train in this one; None: no pod has stayed for it.
+
+        An older operator begins attempts, and leaves `in_place` as it is.
+        """
+        if self.in_place is None or self.in_place.attempt != self.attempt:
+            return None
+        return self.in_place.pods_since
 
     @pydantic.model_validator(mode="after")
     def _sum_restarts(self) -> Self:

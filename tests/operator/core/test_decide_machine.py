@@ -40,6 +40,7 @@ SHAPES: tuple[dict[str, Any], ...] = (
     {"worker": 2, "evaluator": 1, "spec": GANG},
     {"chief": 1, "worker": 1, "trainer": True},
     {"worker": 3, "trainer": True, "spec": {"strategy": "ModelSplit", "mesh": {"stage": 3}}},
+    {"worker": 2, "trainer": True, "elastic": True, "queue": "research"},
     {"chief": 1, "worker": 2, "ps": 2, "evaluator": 1},
     {"worker": 2, "run_policy": {"cleanPodPolicy": "All", "backoffLimit": 1}},
     {"worker": 2, "evaluator": 1, "elastic": True},
@@ -91,6 +92,7 @@ class JobMachine(stateful.RuleBasedStateMachine):
             manifest=manifest,
         )
         self.before = self.world.status
+        self.statuses = [self.world.status]
         self.ended_as: str | None = None
         self.limit = self.world.job.spec.run_policy.backoff_limit
         self.spent: int | None = None
@@ -134,7 +136,9 @@ class JobMachine(stateful.RuleBasedStateMachine):
     def pod_exits(self, data: st.DataObject, code: int) -> None:
         pod = self._pick(data)
         if not pod.phase.ended and pod.uid not in self.world.unreachable:
-            self._place(pod.attempt)
+            self._place(pod)
+            if self.world.waits(pod):  # No trainer runs, so its container ends by force.
+                code = 137
             self.world.exit(pod.name, code)
             if code == 137 and data.draw(st.booleans()):
                 killed = dataclasses.replace(builders.an_exit(code), reason=pod_ends.OOM_KILLED)
@@ -145,9 +149,40 @@ class JobMachine(stateful.RuleBasedStateMachine):
     def pod_is_evicted(self, data: st.DataObject) -> None:
         pod = self._pick(data)
         if not pod.phase.ended:
-            self._place(pod.attempt)
+            self._place(pod)
             self.world.update(pod.name, phase=observation.Phase.FAILED, disrupted=True)
             self._take(pod)
+
+    @stateful.precondition(lambda self: self.world.pods)
+    @stateful.rule(data=st.data(), code=st.sampled_from([75, 76, 137]))
+    def trainer_ends(self, data: st.DataObject, code: int) -> None:
+        pod = self._pick(data)
+        runs = pod.phase is observation.Phase.RUNNING and not self.world.waits(pod)
+        if pod.agent and runs and pod.uid not in self.world.unreachable:
+            self._place(pod)
+            self.world.end_silently(pod.name, code, self.world.attempt_of(pod))
+            if code == 76:
+                self._take(pod)
+
+    @stateful.precondition(lambda self: self._waiting())
+    @stateful.rule(data=st.data())
+    def agent_asks_an_operator_with_an_old_status(self, data: st.DataObject) -> None:
+        pod = data.draw(st.sampled_from(self._waiting()))
+        self.world.obey(pod.name, data.draw(st.sampled_from(self.statuses)))
+
+    @stateful.rule()
+    def all_agents_ask(self) -> None:
+        for pod in self._waiting():
+            self.world.obey(pod.name)
+
+    @stateful.precondition(lambda self: self._waiting())
+    @stateful.rule(data=st.data())
+    def agent_gives_up(self, data: st.DataObject) -> None:
+        self.world.give_up(data.draw(st.sampled_from(self._waiting())).name)
+
+    @stateful.rule()
+    def operator_forgets_the_agents(self) -> None:
+        self.world.reports.clear()
 
     @stateful.precondition(lambda self: self.world.pods)
     @stateful.rule(data=st.data(), code=st.sampled_from([1, 75, 137]))
@@ -173,7 +208,7 @@ class JobMachine(stateful.RuleBasedStateMachine):
     def node_dies(self, data: st.DataObject) -> None:
         pod = self._pick(data)
         if not pod.phase.ended:
-            self._place(pod.attempt)
+            self._place(pod)
             self.world.lose_node(pod.name)
             self._take(pod)
 
@@ -256,6 +291,11 @@ class JobMachine(stateful.RuleBasedStateMachine):
         self.seconds = recorded.seconds
 
     @stateful.invariant()
+    def operators_may_know_any_earlier_status(self) -> None:
+        if self.world.status != self.statuses[-1]:
+            self.statuses.append(self.world.status)
+
+    @stateful.invariant()
     def an_end_is_final(self) -> None:
         status = self.world.status
         succeeded = conditions.is_true(status, names.ConditionType.SUCCEEDED)
@@ -304,7 +344,8 @@ class JobMachine(stateful.RuleBasedStateMachine):
     @stateful.invariant()
     def gangs_of_two_attempts_never_meet(self) -> None:
         if layout.build(self.world.job).is_gang:
-            assert len({pod.attempt for pod in self.world.pods.values()}) <= 1
+            pods = [pod for pod in self.world.pods.values() if not self.world.waits(pod)]
+            assert len({self.world.attempt_of(pod) for pod in pods}) <= 1
 
     @stateful.invariant()
     def counts_add_up(self) -> None:
@@ -385,7 +426,7 @@ class JobMachine(stateful.RuleBasedStateMachine):
 
     def _settle_world(self) -> None:
         """Come to rest, and see that the job waits for something."""
-        self.world.run_until_quiet()
+        self._let_agents_and_operator_act()
         if self.world.deleted:
             return
         outcome = self.world.decide()
@@ -409,6 +450,17 @@ class JobMachine(stateful.RuleBasedStateMachine):
         )
         assert waits, status
 
+    def _let_agents_and_operator_act(self) -> None:
+        """Let all agents ask, and the operator decide, until neither has anything left to do."""
+        for _ in range(20):
+            for pod in self._waiting():
+                self.world.obey(pod.name)
+            before = self.world.writes
+            self.world.run_until_quiet()
+            if self.world.writes == before:
+                return
+        raise AssertionError("the agents do not come to rest")
+
     def _may_end(self, pod: observation.Pod) -> bool:
         """Whether the job's end depends on what becomes of a pod."""
         trains = pod.replica.role in (types.Role.CHIEF, types.Role.WORKER)
@@ -417,13 +469,17 @@ class JobMachine(stateful.RuleBasedStateMachine):
     def _take(self, pod: observation.Pod) -> None:
         """Note that the cluster takes a pod: only that excuses failures of its attempt."""
         if pod.replica.role is not types.Role.EVALUATOR:
-            self.ports.add(pod.attempt)
+            self.ports.add(self.world.attempt_of(pod))
 
-    def _place(self, attempt: int) -> None:
-        """Have the pods of an attempt on nodes: where one has run, its gang has its places."""
+    def _place(self, placed: observation.Pod) -> None:
+        """Have the pods of a pod's attempt on nodes: its gang has its places."""
         for pod in self.world.pods.values():
-            if pod.attempt == attempt:
+            if pod.attempt == placed.attempt:
                 self.world.update(pod.name, node=pod.node or "node")
+
+    def _waiting(self) -> list[observation.Pod]:
+        """Return the pods whose agents wait."""
+        return [pod for _, pod in sorted(self.world.pods.items()) if self.world.waits(pod)]
 
     def _pick(self, data: st.DataObject) -> observation.Pod:
         return self.world.pods[data.draw(st.sampled_from(sorted(self.world.pods)))]

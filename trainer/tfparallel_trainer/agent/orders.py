@@ -10,9 +10,10 @@ from tfparallel_trainer.agent import child
 from tfparallel_trainer.contract import agents
 from tfparallel_trainer.reporting import posting
 
-PATIENCE_SECONDS = 60.0
-"""How long nobody may answer. Then the container ends with the trainer's code, and whoever runs the
-job sees that, as it does without an agent."""
+PATIENCE_SECONDS = 20.0
+"""How long nobody may answer, from the first question in vain on. Then the container ends with the
+trainer's code, and whoever runs the job sees that, as it does without an agent. Until then, a
+cluster whose pods do not reach the operator does not see it."""
 
 _REQUEST_SECONDS = 5.0
 _AGAIN_SECONDS = 1.0
@@ -26,7 +27,7 @@ def await_run(
     say: Callable[[str], None],
 ) -> agents.Run | None:
     """Return the next run; None: the container ends."""
-    heard_at = time.monotonic()
+    ends_at = time.monotonic() + PATIENCE_SECONDS
     problem = ""
     while not requests.to_end:
         question = end.model_copy(update={"interrupted": requests.to_interrupt})
@@ -43,8 +44,9 @@ def await_run(
         else:
             if answer.instruction is not agents.Instruction.WAIT:
                 return answer.run
-            heard_at, seconds = time.monotonic(), answer.seconds
-        if time.monotonic() - heard_at > PATIENCE_SECONDS:
+            seconds = answer.seconds
+            ends_at = time.monotonic() + seconds + PATIENCE_SECONDS
+        if time.monotonic() > ends_at:
             say(f"nobody has answered for {PATIENCE_SECONDS:.0f} s ({problem}): the container ends")
             return None
         child.wait(requests, seconds)

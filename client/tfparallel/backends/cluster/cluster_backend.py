@@ -239,7 +239,7 @@ class ClusterBackend:
             selector = f"{names.LABEL_JOB}={job.name}"
             listing = await self._api.list(resources.PODS, job.namespace, selector)
         bodies = (body for body in listing.items if _is_owned(body, job))
-        return sorted((objects.parse_pod(body) for body in bodies), key=_place)
+        return sorted((objects.parse_pod(body, job.status) for body in bodies), key=_place)
 
     async def list_events(self, job: models.Job) -> Sequence[models.Event]:
         """Return the Events of a job, its objects and its claims, oldest first.

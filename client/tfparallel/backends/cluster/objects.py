@@ -56,8 +56,15 @@ def parse_listed_job(body: api.Object) -> models.Job:
     )
 
 
-def parse_pod(body: api.Object) -> models.Replica:
-    """Return the replica of a pod."""
+def parse_pod(
+    body: api.Object, status_of_job: job_status.JobStatus | None = None
+) -> models.Replica:
+    """Return the replica of a pod.
+
+    Args:
+        body: the pod.
+        status_of_job: says whether a pod of an earlier attempt has stayed.
+    """
     metadata, status = body["metadata"], body.get("status", {})
     labels = metadata.get("labels", {})
     trains = _find_trainer(status)
@@ -69,7 +76,7 @@ def parse_pod(body: api.Object) -> models.Replica:
     return models.Replica(
         name=f"{labels.get(names.LABEL_ROLE)}-{labels.get(names.LABEL_INDEX)}",
         pod=metadata["name"],
-        attempt=_number(labels.get(names.LABEL_ATTEMPT, "")),
+        attempt=_find_attempt(_number(labels.get(names.LABEL_ATTEMPT, "")), status_of_job),
         phase=phase,
         node=body.get("spec", {}).get("nodeName", ""),
         reason=_reason(status, init or trains),
@@ -80,6 +87,14 @@ def parse_pod(body: api.Object) -> models.Replica:
         memory_limit=_memory_limit(body.get("spec", {})),
         log_container=init["name"] if init and ended else names.CONTAINER,
     )
+
+
+def _find_attempt(created_for: int, status: job_status.JobStatus | None) -> int:
+    """Return the attempt that a pod belongs to, which was created for that one or an earlier."""
+    since = None if status is None else status.pods_since
+    if status is None or since is None or not since <= created_for <= status.attempt:
+        return created_for
+    return status.attempt
 
 
 def claim_names(job: models.Job) -> frozenset[str]:

@@ -2,7 +2,7 @@
 
 Two statuses are written ahead. The first records the attempt, as for every restart. The operator
 then deletes the pods that cannot stay, and waits until each of the others says that its trainer has
-ended. The second, `podsSince`, begins the attempt in the pods that are left: from then on, they
+ended. The second, `inPlace`, begins the attempt in the pods that are left: from then on, they
 belong to it, and their agents get the word to run. The operator creates the other pods, as in every
 attempt. So no process of one attempt lives next to a process of another one.
 
@@ -96,9 +96,11 @@ def plan(context: DecisionContext, status: job_status.JobStatus, view: View) -> 
     )
 
 
-def begin(status: job_status.JobStatus, old_pods: Plan) -> job_status.JobStatus:
+def begin_attempt(status: job_status.JobStatus, old_pods: Plan) -> job_status.JobStatus:
     """Return the status that begins the attempt in the pods that stay."""
-    return status.model_copy(update={"pods_since": min(pod.attempt for pod in old_pods.staying)})
+    since = min(pod.attempt for pod in old_pods.staying)
+    begun = job_status.InPlaceStatus(attempt=status.attempt, pods_since=since)
+    return status.model_copy(update={"in_place": begun})
 
 
 def _is_possible(context: DecisionContext, status: job_status.JobStatus) -> bool:
@@ -149,11 +151,11 @@ def _observe(
     if report is None or pod.phase is not observation.Phase.RUNNING:
         return pod
     end = report.end
-    waiting = dataclasses.replace(pod, waits_since=end.run.attempt)
+    waiting_pod = dataclasses.replace(pod, waits_since=end.run.attempt)
     if end.run.attempt != status.attempt or not is_of_attempt(pod, status):
-        return waiting
+        return waiting_pod
     ended = observation.Exit(end.code, "Error", end.message, report.time)
-    return dataclasses.replace(waiting, phase=observation.Phase.FAILED, exit=ended)
+    return dataclasses.replace(waiting_pod, phase=observation.Phase.FAILED, exit=ended)
 
 
 def answer(

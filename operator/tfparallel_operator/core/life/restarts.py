@@ -63,7 +63,7 @@ def next_attempt(
             "attempt": status.attempt + 1,
             "attempt_time": begins_at,
             "replica_attempts": {},
-            "pods_since": None,
+            "in_place": None,
         }
     )
 

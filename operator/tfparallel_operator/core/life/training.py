@@ -72,7 +72,7 @@ def _go_on(context: DecisionContext, continuation: recovery.Continuation) -> dec
     status, view = continuation.status, continuation.view
     old_pods = in_place.plan(context, status, view)
     if old_pods.may_begin:
-        status = in_place.begin(status, old_pods)
+        status = in_place.begin_attempt(status, old_pods)
         view = context.view_of(status)
         old_pods = in_place.plan(context, status, view)
     wake_at = deadlines.earliest(wake_at, old_pods.look_again_at)

@@ -57,7 +57,7 @@ class ChildIndex:
         informers: tuple[informer.Informer[Any], ...]
         informers = (self.pods, self._services, self._configs, self._policies)
         informers = (*informers, *self._groups, self._workloads)
-        self.agent_reports = agent_reports.AgentReports()
+        self.run_ends = agent_reports.AgentReports()
         self._by_resource = {follower.resource: follower for follower in informers}
 
     def for_job(self, job: records.Owner) -> observation.Children:

@@ -122,7 +122,7 @@ class Endpoint:
         job, pod, gang_size = await self._authenticate(_token(request), key, request.remote or "")
         end = _parse(agents.RunEnd, await _read(request))
         now = self.clock().replace(microsecond=0)
-        if self.job_children.agent_reports.record(pod, end, now):
+        if self.job_children.run_ends.record(pod, end, now):
             self.requeue(key)
         answer = in_place.answer(load.read_status(job), pod, end, gang_size)
         return web.json_response(text=answer.model_dump_json(by_alias=True))

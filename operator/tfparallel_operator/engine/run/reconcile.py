@@ -236,7 +236,7 @@ class Reconciler:
         self, job: Layout | observation.InvalidJob, children: observation.Children
     ) -> observation.Children:
         """Return children with what the agents of pods say."""
-        reports = self._children.agent_reports.of_pods(children.pods)
+        reports = self._children.run_ends.of_pods(children.pods)
         if not reports:
             return children
         status = job.status if isinstance(job, observation.InvalidJob) else job.job.status

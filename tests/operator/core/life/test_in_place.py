@@ -7,55 +7,25 @@ from typing import Any
 import pytest
 
 from testing.operator import builders
+from testing.operator.agent_world import AgentWorld
 from tfparallel_operator.api import job_status, names
-from tfparallel_operator.core import decision, installation, observation
+from tfparallel_operator.core import installation, observation
 from tfparallel_operator.core.life import in_place
 from tfparallel_trainer.contract import agents
 
 RUN, WAIT, EXIT = agents.Instruction.RUN, agents.Instruction.WAIT, agents.Instruction.EXIT
 
 
-@dataclasses.dataclass
-class World(builders.World):
-    """A world whose pods have agents; the test acts as them, too."""
-
-    reports: dict[str, in_place.AgentReport] = dataclasses.field(default_factory=dict)
-
-    def children(self) -> observation.Children:
-        children = super().children()
-        pods = in_place.observe(children.pods, self.status, self.reports)
-        return dataclasses.replace(children, pods=pods)
-
-    def _create(self, created: decision.Manifest) -> None:
-        super()._create(created)
-        if created["kind"] == "Pod":
-            metadata = created["metadata"]
-            agent = metadata["annotations"].get(names.ANNOTATION_AGENT, "")
-            self.update(metadata["name"], agent=agent)
-
-    def end(self, name: str, code: int, attempt: int | None = None) -> agents.Instruction:
-        """Let the trainer of a pod end, and its agent ask."""
-        run = agents.Run(attempt=attempt or self.status.attempt, replica_attempt=0)
-        end = agents.RunEnd(run=run, code=code)
-        self.reports[self.pods[name].uid] = in_place.AgentReport(end, self.now)
-        return self.ask(name).instruction
-
-    def ask(self, name: str) -> agents.AgentResponse:
-        """Let the agent of a pod ask again."""
-        pod = self.pods[name]
-        return in_place.answer(self.status, pod, self.reports[pod.uid].end, len(self.pods))
-
-    @property
-    def uids(self) -> dict[str, str]:
-        return {name: pod.uid for name, pod in self.pods.items()}
-
-    @property
-    def attempts(self) -> dict[str, int]:
-        return {name: pod.attempt for name, pod in self.pods.items()}
+def uids_of(world: AgentWorld) -> dict[str, str]:
+    return {name: pod.uid for name, pod in world.pods.items()}
 
 
-def running(spec: dict[str, Any] | None = None, **roles: int) -> World:
-    world = World(builders.a_job(trainer=True, spec=spec, **roles))
+def attempts_of(world: AgentWorld) -> dict[str, int]:
+    return {name: pod.attempt for name, pod in world.pods.items()}
+
+
+def running(spec: dict[str, Any] | None = None, **roles: Any) -> AgentWorld:
+    world = AgentWorld(builders.a_job(trainer=True, spec=spec, **roles))
     world.run_until_quiet()
     world.run().run_until_quiet()
     assert builders.state_of(world) is names.State.RUNNING
@@ -69,7 +39,7 @@ def run_of(attempt: int) -> agents.AgentResponse:
 
 def test_pods_stay_whose_trainer_ended() -> None:
     world = running(chief=1, worker=1)
-    before = world.uids
+    before = uids_of(world)
     assert world.end("job-worker-0", 137) is WAIT
     world.step()
     assert (world.status.attempt, world.status.pods_since) == (2, None)
@@ -83,7 +53,7 @@ def test_pods_stay_whose_trainer_ended() -> None:
     world.run_until_quiet()
     assert world.status.pods_since == 1
     assert [world.ask(name) for name in sorted(world.pods)] == [run_of(2)] * 2
-    assert world.uids == before
+    assert uids_of(world) == before
     assert builders.state_of(world) is names.State.RUNNING
     assert (world.status.restarts.failure, world.status.restarts.disruption) == (1, 0)
 
@@ -108,7 +78,7 @@ def test_a_loss_that_ends_the_job_ends_the_pod() -> None:
 
 def test_only_the_pod_that_is_gone_is_created() -> None:
     world = running(chief=1, worker=2)
-    before = world.uids
+    before = uids_of(world)
     del world.pods["job-worker-1"]
     world.run_until_quiet()
     assert world.status.attempt == 2
@@ -116,8 +86,8 @@ def test_only_the_pod_that_is_gone_is_created() -> None:
     for name in tuple(world.pods):
         world.end(name, 75, attempt=1)
     world.run_until_quiet()
-    assert world.attempts == {"job-chief-0": 1, "job-worker-0": 1, "job-worker-1": 2}
-    assert world.uids == {**before, "job-worker-1": world.pods["job-worker-1"].uid}
+    assert attempts_of(world) == {"job-chief-0": 1, "job-worker-0": 1, "job-worker-1": 2}
+    assert uids_of(world) == {**before, "job-worker-1": world.pods["job-worker-1"].uid}
     world.run().run_until_quiet()
     assert builders.state_of(world) is names.State.RUNNING
     assert world.ask("job-chief-0") == run_of(2)
@@ -128,16 +98,16 @@ def test_a_pod_whose_agent_says_nothing_is_replaced() -> None:
     world.end("job-worker-0", 137)
     world.run_until_quiet()
     assert world.decide().wake_at == world.now + in_place.HOLD
-    before = world.uids
+    before = uids_of(world)
     world.advance(in_place.HOLD.total_seconds()).run_until_quiet()
-    assert world.uids["job-worker-0"] == before["job-worker-0"]
-    assert world.uids["job-chief-0"] != before["job-chief-0"]
-    assert world.attempts == {"job-chief-0": 2, "job-worker-0": 1}
+    assert uids_of(world)["job-worker-0"] == before["job-worker-0"]
+    assert uids_of(world)["job-chief-0"] != before["job-chief-0"]
+    assert attempts_of(world) == {"job-chief-0": 2, "job-worker-0": 1}
     assert world.status.pods_since == 1
 
 
 def test_no_attempt_begins_while_a_pod_of_another_one_is_being_deleted() -> None:
-    """The node of the pod may be cut off, so that its trainer goes on."""
+    """The node of the pod may be cut off, so that its trainer continues."""
     world = running(chief=1, worker=1)
     world.end("job-worker-0", 137)
     world.step()
@@ -149,19 +119,19 @@ def test_no_attempt_begins_while_a_pod_of_another_one_is_being_deleted() -> None
         assert world.ask("job-worker-0").instruction is WAIT
         world.advance(60)
     world.run_until_quiet()
-    assert world.attempts == {"job-chief-0": 2, "job-worker-0": 1}
+    assert attempts_of(world) == {"job-chief-0": 2, "job-worker-0": 1}
 
 
 def test_after_the_reported_loss_of_a_peer_a_hung_pod_is_replaced_at_once() -> None:
     """The operator has waited for its end before it counted the loss."""
     world = running(chief=1, worker=1)
-    before = world.uids
+    before = uids_of(world)
     world.end("job-chief-0", 75)
     world.run_until_quiet()
     assert world.status.attempt == 1
     world.advance(installation.SETTLING.total_seconds()).run_until_quiet()
-    assert world.attempts == {"job-chief-0": 1, "job-worker-0": 2}
-    assert world.uids["job-chief-0"] == before["job-chief-0"]
+    assert attempts_of(world) == {"job-chief-0": 1, "job-worker-0": 2}
+    assert uids_of(world)["job-chief-0"] == before["job-chief-0"]
 
 
 def test_after_a_stall_no_trainer_is_waited_for() -> None:
@@ -172,12 +142,12 @@ def test_after_a_stall_no_trainer_is_waited_for() -> None:
     world.job = world.job.model_copy(update={"status": status})
     world.advance(600).run_until_quiet()
     assert world.status.last_cause == "Stall"
-    assert world.attempts == {"job-chief-0": 2, "job-worker-0": 2}
+    assert attempts_of(world) == {"job-chief-0": 2, "job-worker-0": 2}
 
 
 def test_pods_restart_in_place_again_and_again() -> None:
     world = running(chief=1, worker=1)
-    before = world.uids
+    before = uids_of(world)
     for attempt in (1, 2, 3):
         world.end("job-chief-0", 75)
         world.end("job-worker-0", 137)
@@ -185,7 +155,7 @@ def test_pods_restart_in_place_again_and_again() -> None:
         assert (world.status.attempt, world.status.pods_since) == (attempt + 1, 1)
         assert world.ask("job-chief-0") == run_of(attempt + 1)
         world.advance(3600)
-    assert world.uids == before
+    assert uids_of(world) == before
 
 
 def test_the_end_of_an_earlier_run_does_not_count_as_that_of_the_latest() -> None:
@@ -201,7 +171,7 @@ def test_the_end_of_an_earlier_run_does_not_count_as_that_of_the_latest() -> Non
     assert (world.status.attempt, world.status.pods_since) == (3, None)
     assert world.ask("job-worker-0").instruction is WAIT
     world.advance(in_place.HOLD.total_seconds()).run_until_quiet()
-    assert world.attempts == {"job-chief-0": 3, "job-worker-0": 1}
+    assert attempts_of(world) == {"job-chief-0": 3, "job-worker-0": 1}
 
 
 def test_a_pod_that_an_operator_created_late_does_not_join_a_later_attempt() -> None:
@@ -216,21 +186,21 @@ def test_a_pod_that_an_operator_created_late_does_not_join_a_later_attempt() -> 
     del world.pods["job-worker-0"]
     world.pods["job-worker-0"] = late
     world.run_until_quiet()
-    assert world.attempts == {"job-chief-0": 1, "job-worker-0": 2}
+    assert attempts_of(world) == {"job-chief-0": 1, "job-worker-0": 2}
 
 
 @pytest.mark.parametrize("change", [{"agent": "other"}, {"agent": ""}, {"disrupted": True}])
 def test_other_pods_leave(change: dict[str, Any]) -> None:
     world = running(chief=1, worker=1)
     world.update("job-chief-0", **change)
-    before = world.uids
+    before = uids_of(world)
     world.end("job-chief-0", 75)
     world.end("job-worker-0", 137)
     world.run_until_quiet()
     world.run().run_until_quiet()
     assert world.status.attempt == 2
-    assert world.uids["job-worker-0"] == before["job-worker-0"]
-    assert world.uids["job-chief-0"] != before["job-chief-0"]
+    assert uids_of(world)["job-worker-0"] == before["job-worker-0"]
+    assert uids_of(world)["job-chief-0"] != before["job-chief-0"]
 
 
 def test_pods_of_another_image_leave() -> None:
@@ -240,7 +210,7 @@ def test_pods_of_another_image_leave() -> None:
     world.end("job-worker-0", 137)
     world.settings = dataclasses.replace(world.settings, trainer_image="tfparallel/trainer:next")
     world.run_until_quiet()
-    assert world.attempts == {"job-chief-0": 2, "job-worker-0": 2}
+    assert attempts_of(world) == {"job-chief-0": 2, "job-worker-0": 2}
 
 
 def test_pods_of_another_spec_leave() -> None:
@@ -248,7 +218,7 @@ def test_pods_of_another_spec_leave() -> None:
     world.end("job-chief-0", 75)
     world.end("job-worker-0", 137)
     world.edit(backoff_limit=9).run_until_quiet()
-    assert world.attempts == {"job-chief-0": 2, "job-worker-0": 2}
+    assert attempts_of(world) == {"job-chief-0": 2, "job-worker-0": 2}
 
 
 def test_a_restart_that_pauses_keeps_no_pod() -> None:
@@ -258,7 +228,7 @@ def test_a_restart_that_pauses_keeps_no_pod() -> None:
         world.end("job-worker-0", 137)
         world.run_until_quiet()
         assert world.status.attempt == attempt
-    assert world.attempts == {"job-chief-0": 3, "job-worker-0": 3}
+    assert attempts_of(world) == {"job-chief-0": 3, "job-worker-0": 3}
 
 
 def test_the_evaluator_is_replaced_because_it_loses_no_peer() -> None:
@@ -268,7 +238,7 @@ def test_the_evaluator_is_replaced_because_it_loses_no_peer() -> None:
     world.end("job-chief-0", 75)
     world.end("job-worker-0", 137)
     world.run_until_quiet()
-    assert world.attempts == {"job-chief-0": 1, "job-worker-0": 1, "job-evaluator-0": 2}
+    assert attempts_of(world) == {"job-chief-0": 1, "job-worker-0": 1, "job-evaluator-0": 2}
     world.run().run_until_quiet()
     world.exit("job-evaluator-0", 137).run_until_quiet()
     assert world.status.pods_since == 1
@@ -284,12 +254,12 @@ def test_scaling_keeps_no_pod() -> None:
     assert world.status.pods_since == 1
     world.scale(1).run_until_quiet()
     assert world.status.pods_since is None
-    assert set(world.attempts.values()) == {3}
+    assert set(attempts_of(world).values()) == {3}
 
 
 def test_only_the_trainer_of_a_gang_has_an_agent() -> None:
-    def agents_of(spec: dict[str, Any], **roles: int) -> set[bool]:
-        world = World(builders.a_job(trainer=True, spec=spec, **roles))
+    def agents_of(spec: dict[str, Any], **roles: Any) -> set[bool]:
+        world = AgentWorld(builders.a_job(trainer=True, spec=spec, **roles))
         world.run_until_quiet()
         return {bool(pod.agent) for pod in world.pods.values()}
 
@@ -329,11 +299,11 @@ def test_an_operator_that_dies_after_any_write_comes_to_the_same_end(
         world.step(writes=number)
         begun = world.status.pods_since == 1
         assert (world.ask("job-worker-0").instruction is RUN) == begun
-        is_overlapping = world.pods.get("job-chief-0") and world.attempts["job-chief-0"] == 1
+        is_overlapping = world.pods.get("job-chief-0") and attempts_of(world)["job-chief-0"] == 1
         assert not (begun and is_overlapping)
     world.run_until_quiet()
     assert (world.status.attempt, world.status.pods_since) == (2, 1)
-    assert world.attempts == {"job-chief-0": 2, "job-worker-0": 1, "job-worker-1": 2}
+    assert attempts_of(world) == {"job-chief-0": 2, "job-worker-0": 1, "job-worker-1": 2}
 
 
 def test_a_lost_pod_of_many_costs_as_many_writes_as_one_of_three() -> None:

@@ -29,7 +29,7 @@ WAIT = {"instruction": "Wait", "seconds": 0.25}
 
 
 @dataclasses.dataclass
-class Site:
+class AgentSite:
     """An endpoint, and a job `digits` whose pods run and have agents."""
 
     world: MemoryCluster
@@ -59,7 +59,7 @@ class Site:
 
 
 @contextlib.asynccontextmanager
-async def _site(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Site]:
+async def _site(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[AgentSite]:
     monkeypatch.setattr(endpoint, "REFUSAL_SECONDS", 0.0)
     world = MemoryCluster()
     world.settings = {"progress_url": "https://operator.example"}
@@ -77,7 +77,7 @@ async def _site(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Site]:
         )
         server = test_utils.TestServer(reports.application())
         async with test_utils.TestClient(server) as http:
-            yield Site(world, http)
+            yield AgentSite(world, http)
 
 
 async def test_a_killed_trainer_is_replaced_in_its_pod(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -86,11 +86,11 @@ async def test_a_killed_trainer_is_replaced_in_its_pod(monkeypatch: pytest.Monke
         assert await site.ask("digits-worker-0", 137) == (200, WAIT)
         await site.world.engine.run_until_quiet(seconds=0)
         assert site.world.status["attempt"] == 2
-        assert "podsSince" not in site.world.status
+        assert "inPlace" not in site.world.status
         for pod in ("digits-chief-0", "digits-worker-1"):
             assert await site.ask(pod, 75) == (200, WAIT)
         await site.world.engine.run_until_quiet(seconds=0)
-        assert site.world.status["podsSince"] == 1
+        assert site.world.status["inPlace"] == {"attempt": 2, "podsSince": 1}
         for pod in before:
             status, answer = await site.ask(pod, 75)
             assert (status, answer["instruction"], answer["run"]["attempt"]) == (200, "Run", 2)
