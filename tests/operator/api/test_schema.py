@@ -7,13 +7,9 @@ from unittest import mock
 import cel
 import orjson
 import pytest
-import yaml
 
 from testing.operator import objects
 from tfparallel_operator.api import load, rules, schema
-
-LIMIT = 110_000
-"""Bytes: far below the annotation that plain `kubectl apply` keeps a copy in."""
 
 
 def nodes(node: dict[str, Any]) -> Iterator[dict[str, Any]]:
@@ -23,10 +19,6 @@ def nodes(node: dict[str, Any]) -> Iterator[dict[str, Any]]:
     for keyword in ("items", "additionalProperties"):
         if isinstance(node.get(keyword), dict):
             yield from nodes(node[keyword])
-
-
-def test_it_is_small_enough_for_plain_apply() -> None:
-    assert len(yaml.safe_dump(schema.custom_resource_definition())) < LIMIT
 
 
 def test_it_is_structural() -> None:
