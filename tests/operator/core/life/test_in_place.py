@@ -189,7 +189,27 @@ def test_a_pod_that_an_operator_created_late_does_not_join_a_later_attempt() -> 
     assert attempts_of(world) == {"job-chief-0": 1, "job-worker-0": 2}
 
 
-@pytest.mark.parametrize("change", [{"agent": "other"}, {"agent": ""}, {"disrupted": True}])
+def test_a_late_pod_is_deleted_at_once_although_its_trainer_may_end_soon() -> None:
+    """The attempt has begun, so a trainer of an earlier one would live next to it."""
+    world = running(chief=1, worker=1)
+    late = world.pods.pop("job-worker-0")
+    del world.pods["job-chief-0"]
+    world.run_until_quiet()
+    world.run().run_until_quiet()
+    world.advance(3600)
+    del world.pods["job-worker-0"]
+    world.run_until_quiet()
+    world.end("job-chief-0", 75, attempt=2)
+    world.step()
+    assert (world.status.attempt, world.status.pods_since) == (3, 2)
+    world.pods["job-worker-0"] = late
+    world.step()
+    assert world.pods["job-worker-0"].deleting
+
+
+@pytest.mark.parametrize(
+    "change", [{"agent": "other"}, {"agent": ""}, {"disrupted": True}, {"deleting": True}]
+)
 def test_other_pods_leave(change: dict[str, Any]) -> None:
     world = running(chief=1, worker=1)
     world.update("job-chief-0", **change)
