@@ -14,6 +14,7 @@ from benchmarks import (
     checkpoints,
     input_wait,
     page,
+    pod_restarts,
     processes,
     restarts,
     results,
@@ -48,6 +49,7 @@ TRAINER: dict[str, Measure] = {
     "callbacks": callbacks.measure,
     "verification": verification.measure,
 }
+PODS: dict[str, Measure] = {"pod_restarts": pod_restarts.measure}
 SPLIT: dict[str, Measure] = {
     "split_pipeline": split_pipeline.measure,
     "split_data": split_data.measure,
@@ -69,7 +71,7 @@ TRAINING = TRAINER | SPLIT
 PAGE = processes.ROOT / "docs" / "benchmarks/speed.md"
 OPERATOR_PAGE = processes.ROOT / "docs" / "benchmarks/operator-speed.md"
 SECTIONS = (
-    (PAGE, page.TRAINER, TRAINER),
+    (PAGE, page.TRAINER, TRAINER | PODS),
     (PAGE, page.SPLIT, SPLIT),
     (OPERATOR_PAGE, page.OPERATOR, OPERATOR),
 )
@@ -79,7 +81,7 @@ def main(arguments: Sequence[str]) -> int:
     """Measure, print the rows, and write them into the page."""
     parser = argparse.ArgumentParser(prog="benchmarks", description=__doc__)
     parser.add_argument(
-        "--only", choices=TRAINING | OPERATOR, help="measure this alone, and renew its rows"
+        "--only", choices=TRAINING | PODS | OPERATOR, help="measure this alone, and renew its rows"
     )
     parser.add_argument("--repeats", type=int, default=results.FULL.repeats)
     options = parser.parse_args(arguments)

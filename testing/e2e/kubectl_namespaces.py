@@ -93,6 +93,14 @@ class KubectlNamespace:
         kill = ("ctr", "--namespace=k8s.io", "tasks", "kill", "--signal=SIGKILL", identity)
         subprocess.run(self.cluster.inside(*kill), check=True, capture_output=True)
 
+    def signal_trainer(self, pod: str, number: int) -> float:
+        """Send a signal to the trainer in a pod, a child of its agent; return when, since 1970."""
+        children = "open('/proc/1/task/1/children').read().split()"
+        program = (
+            f"import os, time; now = time.time(); os.kill(int({children}[0]), {number}); print(now)"
+        )
+        return float(self.kubectl("exec", pod, "--", "python", "-c", program))
+
     def wait_gone(self, job: str) -> None:
         """Wait until nothing of a deleted job is left."""
         waiting.until(

@@ -1,6 +1,7 @@
 """Volumes of the node's own disk behind claims, and a way to read what jobs leave on them."""
 
 import json
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -66,6 +67,11 @@ class Volume:
         """Copy a file of the volume to this machine."""
         self.keeper.kubectl("cp", f"{KEEPER}:{self._root}/{file}", str(to))
         return to
+
+    def read_lines(self, file: str) -> Sequence[str]:
+        """The complete lines of a file that is being written; none if there is no file."""
+        text = self.keeper.run("sh", "-c", f"cat {self._root}/{file} 2>/dev/null || true")
+        return text[: text.rfind("\n") + 1].splitlines()
 
     def touch(self, file: str) -> None:
         """Make an empty file on the volume, in a folder that any user may write to."""

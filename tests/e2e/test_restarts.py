@@ -53,12 +53,6 @@ class Training:
         self.namespace.wait("slow", resumed)
         return int(parts[-1].split()[0])
 
-    def signal_trainer(self, pod: str, number: int) -> None:
-        """Send a signal to the trainer in a pod, which is a child of the container's agent."""
-        children = "open('/proc/1/task/1/children').read().split()"
-        program = f"import os; os.kill(int({children}[0]), {number})"
-        self.namespace.kubectl("exec", pod, "--", "python", "-c", program)
-
 
 @pytest.fixture
 def training(namespace: kubectl_namespaces.KubectlNamespace) -> Training:
@@ -107,7 +101,7 @@ def test_lost_worker_restarts_the_gang_from_its_checkpoint(training: Training) -
 def test_a_killed_trainer_restarts_in_its_pod(training: Training) -> None:
     namespace = training.namespace
     first = namespace.pods("slow")
-    training.signal_trainer("slow-worker-0", signal.SIGKILL)
+    namespace.signal_trainer("slow-worker-0", signal.SIGKILL)
     assert training.resumed_after(attempt=2) < STEPS
     status = training.finish()["status"]
     assert status["state"] == "Succeeded", namespace.describe("slow")
@@ -123,14 +117,14 @@ def test_an_operator_that_is_restarted_between_two_attempts_begins_the_second_on
     training: Training,
 ) -> None:
     namespace = training.namespace
-    training.signal_trainer("slow-chief-0", signal.SIGSTOP)
-    training.signal_trainer("slow-worker-0", signal.SIGKILL)
+    namespace.signal_trainer("slow-chief-0", signal.SIGSTOP)
+    namespace.signal_trainer("slow-worker-0", signal.SIGKILL)
     recorded = namespace.wait("slow", lambda status: status.get("attempt") == 2)
     assert "inPlace" not in recorded["status"], "a trainer of the first attempt is still there"
     selector = "--selector=app.kubernetes.io/name=tfparallel-operator"
     cluster = namespace.cluster
     cluster.run_kubectl("delete", "pod", operator.WHERE, selector, "--grace-period=0", "--force")
-    training.signal_trainer("slow-chief-0", signal.SIGCONT)
+    namespace.signal_trainer("slow-chief-0", signal.SIGCONT)
     assert training.resumed_after(attempt=2) < STEPS
     status = training.finish()["status"]
     assert status["state"] == "Succeeded", namespace.describe("slow")

@@ -1,0 +1,145 @@
+"""From a loss on real pods to the next new step: a trainer that is killed, a pod that is deleted.
+
+Pods whose agents wait restart in place. For comparison, the same job runs a command of its own, so
+that its pods have no agents and all of them are replaced. Needs root or Docker, and the images.
+"""
+
+import contextlib
+import functools
+import json
+import os
+import signal
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from benchmarks import results, steps
+from benchmarks.operators import arena
+from testing import waiting
+from testing.cluster import binaries, settings
+from testing.e2e import jobs, kubectl_namespaces, operator, volumes
+from tfparallel_operator.api import names
+from tfparallel_trainer.contract import environment, outputs
+
+KILLED_TARGET, DELETED_TARGET = 0.25, 0.5
+"""Of the time with new pods."""
+NAME = "lost"
+WORKER = f"{NAME}-worker-0"
+CLAIM = "output"
+_COMMAND = ("env", "python", "-m", "tfparallel_trainer")
+"""What a pod without an agent runs."""
+_EVERY_STEPS = 20
+_STEPS_BEFORE = 60
+_LIMIT_SECONDS = 300.0
+_AGAIN_SECONDS = 0.2
+
+Loss = Callable[[kubectl_namespaces.KubectlNamespace], float]
+"""Takes something from the worker, and returns when, in seconds since 1970."""
+
+
+def measure(size: results.Size) -> list[results.Result]:
+    """Lose a worker of a gang of two with and without agents, in turns."""
+    with _cluster() as make:
+        return [
+            _compare("a trainer killed in its pod", KILLED_TARGET, make, _kill, size.repeats),
+            _compare("a pod deleted by force", DELETED_TARGET, make, _delete, size.repeats),
+        ]
+
+
+def _compare(
+    what: str, target: float, make: kubectl_namespaces.Make, lose: Loss, repeats: int
+) -> results.Result:
+    return results.ratio(
+        f"{what} to the next new step",
+        target,
+        *steps.in_turns(
+            functools.partial(_sample, make, lose),
+            functools.partial(_sample, make, lose, _COMMAND),
+            repeats,
+        ),
+        "new pods",
+    )
+
+
+def _sample(
+    make: kubectl_namespaces.Make, lose: Loss, command: tuple[str, ...] = ()
+) -> list[float]:
+    namespace = make("lost")
+    volume = volumes.make(namespace, CLAIM)
+    model = operator.example("digits", "model.py")
+    namespace.kubectl("create", "configmap", NAME, f"--from-file=model.py={model}")
+    namespace.apply(_job(command))
+    _await_step(volume, _STEPS_BEFORE)
+    lost_at = lose(namespace)
+    # A step that had begun may still be written.
+    last = max(step for step, moment in _steps(volume) if moment <= lost_at)
+    moment = _await_step(volume, last + 2)
+    namespace.kubectl("delete", "tfparalleljob", NAME)
+    namespace.wait_gone(NAME)
+    return [moment - lost_at]
+
+
+def _kill(namespace: kubectl_namespaces.KubectlNamespace) -> float:
+    """Kill the process that trains: the child of an agent, or the container's first process."""
+    if names.ANNOTATION_AGENT in namespace.pods(NAME)[WORKER]["metadata"]["annotations"]:
+        return namespace.signal_trainer(WORKER, signal.SIGKILL)
+    namespace.crash(WORKER)
+    return time.time()
+
+
+def _delete(namespace: kubectl_namespaces.KubectlNamespace) -> float:
+    now = time.time()
+    namespace.lose(WORKER)
+    return now
+
+
+@contextlib.contextmanager
+def _cluster() -> Iterator[kubectl_namespaces.Make]:
+    kind = settings.Full() if os.geteuid() == 0 else settings.Kind()
+    binaries.ensure(binaries.FULL)
+    with (
+        arena.cluster("restarts", kind) as running,
+        operator.running(running),
+        kubectl_namespaces.maker(running) as make,
+    ):
+        yield make
+
+
+def _job(command: tuple[str, ...]) -> kubectl_namespaces.Object:
+    container: dict[str, Any] = {
+        "name": names.CONTAINER,
+        "env": [
+            {"name": environment.STEP_LOG, "value": "1"},
+            {"name": "OMP_NUM_THREADS", "value": "1"},
+            {"name": "TF_NUM_INTRAOP_THREADS", "value": "1"},
+        ],
+        # A pod that asks for nothing gets nothing while others start.
+        "resources": {"requests": {"cpu": "400m"}},
+    }
+    if command:
+        container["command"] = list(command)
+    checkpoint = {"claim": CLAIM, "everySteps": _EVERY_STEPS}
+    job = jobs.trained(
+        NAME, epochs=100_000, globalBatchSize=64, verify="Off", checkpoint=checkpoint
+    )
+    for replica in job["spec"]["tfReplicaSpecs"].values():
+        replica["template"] = {"spec": {"containers": [container]}}
+    return job
+
+
+def _await_step(volume: volumes.Volume, number: int) -> float:
+    """Wait for a step, and return when it ended, in seconds since 1970."""
+    moments = waiting.until(
+        lambda: [moment for step, moment in _steps(volume) if step >= number],
+        f"step {number}",
+        _LIMIT_SECONDS,
+        when=bool,
+        poll=_AGAIN_SECONDS,
+    )
+    return moments[0]
+
+
+def _steps(volume: volumes.Volume) -> list[tuple[int, float]]:
+    """Numbers of the steps, and when they ended, in seconds since 1970."""
+    records = map(json.loads, volume.read_lines(f"{NAME}/{outputs.STEP_LOG}"))
+    return [(int(record["step"]), float(record["time"])) for record in records if "step" in record]
