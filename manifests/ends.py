@@ -20,7 +20,7 @@ def table() -> str:
             (
                 f'<a id="{end.name}"></a>{end.meaning}',
                 _signs(end),
-                "by `restartPolicy`" if end.cause is None else f"`{end.cause}`",
+                _cause(end),
                 counter,
                 pause,
                 remedies.BY_END.get(end.name) or _remedy_of_words(end),
@@ -41,6 +41,11 @@ _RESTARTS = {
 
 def _is_final(end: pod_end_signs.End) -> bool:
     return end.cause is policies.Cause.PERMANENT_EXIT
+
+
+def _cause(end: pod_end_signs.End) -> str:
+    cause = "by `restartPolicy`" if end.cause is None else f"`{end.cause}`"
+    return f"{cause}; counts for the node" if end.of_node else cause
 
 
 def _signs(end: pod_end_signs.End) -> str:

@@ -241,6 +241,8 @@ def _loses(code: int) -> Probe:
     def probe(trial: Trial) -> Any:
         lives = []
         for _ in range(2):
+            if "job-worker-1" in trial.world.pods:
+                trial.world.update("job-worker-1", node="node")
             trial.exit("job-worker-1", code)
             lives += trial.pass_time(20)
         return lives

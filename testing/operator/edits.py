@@ -115,6 +115,7 @@ EXAMPLES: Mapping[Path, tuple[Example, ...]] = {
     (*_ROLE, "devices"): (Example(2),),
     (*_ROLE, "template"): (Example(_container(image="newer", resources=_MEMORY)),),
     ("scheduling", "gang"): (Example("Volcano", "fixed"),),
+    ("scheduling", "avoidFailedNodes"): (Example(False),),
     ("scheduling", "topologyKeys"): (Example(["zone"]),),
     (*_RUN, "cleanPodPolicy"): (Example("All"),),
     (*_RUN, "ttlSecondsAfterFinished"): (Example(1_000),),

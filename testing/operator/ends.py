@@ -242,6 +242,7 @@ EXAMPLES: Mapping[str, Sequence[Status]] = {
     "packages": [_init_exited(names.SOURCE_CONTAINER, 73)],
     "exit-asked": [{"phase": "Failed", **exited(code)} for code in (42, 76)],
     "exit-out-of-memory": [{"phase": "Failed", **exited(77)}],
+    "exit-device": [{"phase": "Failed", **exited(71)}],
     "exit-stalled": [{"phase": "Failed", **exited(79)}],
     "exit-verification": [{"phase": "Failed", **exited(67)}],
     "exit": [

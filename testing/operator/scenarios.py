@@ -69,6 +69,31 @@ def vanish(name: str) -> Step:
     return step
 
 
+def fail_on_node(name: str, node: str) -> Step:
+    """A device of a node fails, and ends the container of a pod that runs there."""
+
+    def step(api: memory_api.MemoryApi) -> None:
+        for pod in _named(api, name):
+            pod["spec"]["nodeName"] = node
+        end(name, 71)(api)
+
+    return step
+
+
+def find_no_node(api: memory_api.MemoryApi) -> None:
+    """The scheduler says of all pods that wait that it has found no node for a long time."""
+    condition = {
+        "type": "PodScheduled",
+        "status": "False",
+        "reason": "Unschedulable",
+        "message": "0/1 nodes are available: 1 node(s) didn't match Pod's node affinity/selector.",
+        "lastTransitionTime": "2026-11-21T09:00:00Z",
+    }
+    for pod in api.items(resources.PODS):
+        if pod["status"]["phase"] == "Pending":
+            api.write_status(pod, **{**pod["status"], "conditions": [condition]})
+
+
 def admit(api: memory_api.MemoryApi) -> None:
     """Kueue has quota for every Workload that waits."""
     for workload in api.items(resources.WORKLOADS):
@@ -327,6 +352,25 @@ SCENARIOS = {
         ),
         "Succeeded",
         attempt=2,
+    ),
+    "a gang that avoids a node, and finds no other": Scenario(
+        objects.job(workers=1),
+        (
+            run,
+            fail_on_node("digits-worker-0", "bad"),
+            let_go,
+            run,
+            fail_on_node("digits-worker-0", "bad"),
+            let_go,
+            quiet,
+            find_no_node,
+            let_go,
+            run,
+            end("digits-chief-0", 0),
+            let_go,
+        ),
+        "Succeeded",
+        attempt=3,
     ),
     "a replica that runs out of memory twice": Scenario(
         _hungry(),

@@ -16,9 +16,13 @@ from tfparallel_operator.api import job_status, load, names
 from tfparallel_operator.core import observation, pending_reasons
 from tfparallel_operator.core.life import obstacles
 from tfparallel_operator.engine.write import refusals
-from tfparallel_trainer.contract import progress, separate_training, verification
+from tfparallel_trainer.contract import exits, progress, separate_training, verification
 
 NO_GPUS = "Unschedulable: 0/4 nodes are available: 4 Insufficient nvidia.com/gpu"
+NO_OTHER_NODE = (
+    "Unschedulable: 0/4 nodes are available: 1 node(s) didn't match Pod's node affinity/selector,"
+    " 3 Insufficient nvidia.com/gpu"
+)
 NO_CLAIM = (
     'Unschedulable: 0/4 nodes are available: persistentvolumeclaim "digits" not found. not found'
 )
@@ -346,6 +350,22 @@ def restart_that_waits() -> findings.JobSnapshot:
     return facts(cluster)
 
 
+def avoids_node() -> findings.JobSnapshot:
+    """A device of a node failed twice, and no other node has room."""
+    cluster = running()
+    for _ in range(2):
+        cluster.update("digits-worker-0", node="gpu-7")
+        cluster.exit("digits-worker-0", exits.Exit.DEVICE_FAILED)
+        cluster.run_until_quiet()
+        cluster.advance(10)
+        cluster.run_until_quiet()
+        cluster.run("digits-chief-0")
+    cluster.update("digits-worker-0", waiting=NO_OTHER_NODE, unschedulable_since=cluster.now)
+    cluster.run_until_quiet()
+    cluster.advance(30)
+    return facts(cluster)
+
+
 def failed() -> findings.JobSnapshot:
     """The user's module raised."""
     cluster = running()
@@ -603,6 +623,7 @@ SYMPTOMS: dict[str, Callable[[], findings.JobSnapshot]] = {
     "restarting": restarting,
     "restarted": restarted,
     "restart that waits": restart_that_waits,
+    "avoided node": avoids_node,
     "failed": failed,
     "failed without words": failed_without_words,
     "stalled": stalled,

@@ -47,7 +47,7 @@ class TroubledWorld(agent_world.AgentWorld):
         ]
         shared = [condition for condition in status.conditions if condition not in unknown]
         reduced = conditions.with_conditions(status, shared)
-        reduced = reduced.model_copy(update={"last_cause": "", "in_place": None})
+        reduced = reduced.model_copy(update={"last_cause": "", "in_place": None, "node_losses": {}})
         self.job = self.job.model_copy(update={"status": reduced})
         pods, reports = self.pods, self.reports
         self.pods = {name: dataclasses.replace(pod, agent="") for name, pod in pods.items()}
@@ -55,7 +55,11 @@ class TroubledWorld(agent_world.AgentWorld):
         outcome = self.decide()
         self.pods, self.reports = pods, reports
         kept = conditions.with_conditions(outcome.status, (*outcome.status.conditions, *unknown))
-        unknown_fields = {"last_cause": status.last_cause, "in_place": status.in_place}
+        unknown_fields = {
+            "last_cause": status.last_cause,
+            "in_place": status.in_place,
+            "node_losses": status.node_losses,
+        }
         kept = kept.model_copy(update=unknown_fields)
         self.job = self.job.model_copy(update={"status": status})
         self.carry_out(dataclasses.replace(outcome, status=kept))

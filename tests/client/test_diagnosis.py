@@ -56,6 +56,11 @@ KINDS = {
     "restarting": ("Restarting", "digits-worker-0 exited with code 137", "resources.limits.memory"),
     "restarted": ("Starting", "digits has restarted for OutOfMemory", "resources.limits.memory"),
     "restart that waits": ("Restarting", "Insufficient nvidia.com/gpu", "Lower devices"),
+    "avoided node": (
+        "Restarting",
+        "digits-worker-0 waits: Unschedulable",
+        "The job avoids node gpu-7",
+    ),
     "failed": ("Failed", "digits-chief-0 exited with code 65", "Correct what the log's"),
     "failed without words": ("Failed", "ended by signal 11", "crashed in native code"),
     "stalled": ("Stalled", "no progress after step 120", "runPolicy.stallDeadlineSeconds"),

@@ -249,6 +249,14 @@ def test_curves_break_where_training_starts_again_and_stay_small() -> None:
     assert thinned[0] == (1.5, 1.5)
 
 
+def test_losses_by_node_are_shown() -> None:
+    job = RUNS["split"].job
+    status = job.status.model_copy(update={"node_losses": {"gpu-7": 2, "gpu-8": 1}})
+    run = dataclasses.replace(RUNS["split"], job=dataclasses.replace(job, status=status))
+    text_of_page = pictures.words(page.render(run, NOW))
+    assert "node losses gpu-7 2 (avoided), gpu-8 1" in text_of_page
+
+
 def test_numbers_that_are_not_finite_are_left_out() -> None:
     metrics = {"loss": "NaN", "accuracy": 0.5}
     lines = [report_runs.line(8, "train", 10, epoch=0, metrics=metrics)]

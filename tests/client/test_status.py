@@ -18,6 +18,7 @@ STATUS: dict[str, Any] = {
     "attempt": 2,
     "restarts": {"failure": 0, "disruption": 1},
     "restartCauses": {"Disruption": 1},
+    "nodeLosses": {"gpu-7": 2, "gpu-8": 1},
     "conditions": [
         {
             "type": kind,
@@ -92,6 +93,7 @@ async def test_a_job_is_shown_with_its_replicas_and_placement(namespace: Namespa
         "strategy ModelSplit",
         "attempt 2 (after 0 failures, 1 disruptions)",
         "restarts 1 Disruption",
+        "node losses gpu-7 2 (avoided), gpu-8 1",
         "progress step 7/10 (70%) loss 0.5",
         "goodput 70%: training 21s, scheduling 9s",
         "verified Step 4 (3 checks) equals one process: gradients 3e-15 (limit 1e-10)",

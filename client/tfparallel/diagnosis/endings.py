@@ -1,10 +1,12 @@
 """How replicas ended, as evidence. Pure."""
 
+import dataclasses
 from collections.abc import Iterator
 
 from tfparallel.diagnosis import findings
 from tfparallel_operator.api import job_status, names
 from tfparallel_operator.core import pod_ends
+from tfparallel_operator.core.pods import avoided_nodes
 from tfparallel_trainer.contract import exits
 
 _KILLED = ("", "Error", exits.describe(137))
@@ -17,6 +19,17 @@ def list_exits(facts: findings.JobSnapshot) -> Iterator[findings.Evidence]:
         if counts.last_exit is not None:
             text = _describe_exit(role, counts, counts.last_exit, facts)
             yield findings.Evidence(findings.EvidenceSource.EXIT, text)
+
+
+def add_node_losses(
+    facts: findings.JobSnapshot, diagnosis: findings.Diagnosis
+) -> findings.Diagnosis:
+    """Add the losses for which nodes may be at fault, as evidence."""
+    losses = avoided_nodes.describe(facts.status)
+    if not losses:
+        return diagnosis
+    fact = findings.Evidence(findings.EvidenceSource.OPERATOR, f"losses by node: {losses}")
+    return dataclasses.replace(diagnosis, evidence=(*diagnosis.evidence, fact))
 
 
 def describe_newest(facts: findings.JobSnapshot) -> tuple[str, job_status.LastExit] | None:

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from tfparallel import models
 from tfparallel.diagnosis import findings
 from tfparallel_operator.core import pending_reasons, remedies
+from tfparallel_operator.core.pods import avoided_nodes
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -17,6 +18,8 @@ class Wait:
     """The message of the scheduler, the kubelet or a volume controller; empty: none."""
     others: int
     """How many more pods wait."""
+    known_remedy: str
+    """The remedy for the reason; empty: none is known."""
     other_causes: tuple[str, ...] = ()
     """Other reasons why some of them wait, with remedies."""
 
@@ -25,7 +28,7 @@ class Wait:
         """The remedy."""
         if self.reason:
             describe = f"`kubectl describe pod {self.pod.name}`"
-            return remedies.find(self.reason) or f"See what the cluster says of it: {describe}."
+            return self.known_remedy or f"See what the cluster says of it: {describe}."
         if self.pod.node:
             return "Wait: to pull a large image takes minutes."
         return "Wait a moment: the scheduler has not looked at it yet."
@@ -49,7 +52,8 @@ def find_wait(facts: findings.JobSnapshot) -> Wait | None:
     ]
     other_causes = [advice.message for advice in remedies.distinguish(listed_advice)[1:]]
     cause, pod = reasons[0]
-    return Wait(pod, cause, len(pending) - 1, tuple(other_causes))
+    remedy = avoided_nodes.find_remedy(facts.status, cause)
+    return Wait(pod, cause, len(pending) - 1, remedy, tuple(other_causes))
 
 
 def describe_wait(wait: Wait) -> str:

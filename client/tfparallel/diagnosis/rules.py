@@ -19,6 +19,7 @@ def diagnose(facts: findings.JobSnapshot) -> findings.Diagnosis:
     """
     diagnoses = (rule(facts) for rule in _RULES)
     diagnosis = next(filter(None, diagnoses), None) or slowness.diagnose_pace(facts)
+    diagnosis = endings.add_node_losses(facts, diagnosis)
     return time_spent.add_goodput(facts, no_operator.add_absence(facts, diagnosis))
 
 

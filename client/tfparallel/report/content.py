@@ -12,6 +12,7 @@ from tfparallel.report.chronology import Chronology
 from tfparallel.terminal import display
 from tfparallel.terminal import placement as terminal_placement
 from tfparallel_operator.api import quantities
+from tfparallel_operator.core.pods import avoided_nodes
 from tfparallel_operator.core.status.goodput import Goodput
 from tfparallel_trainer.contract import outputs
 from tfparallel_trainer.contract import progress as contract_progress
@@ -148,6 +149,8 @@ def _facts(run: run_records.RunRecords) -> Iterator[tuple[str, str]]:
     if restarts:
         causes = ", ".join(f"{cause} {count}" for cause, count in status.restart_causes.items())
         yield "restarts", f"{restarts} ({causes})" if causes else str(restarts)
+    if status.node_losses:
+        yield "node losses", avoided_nodes.describe(status)
     versions = dict(run.versions)
     for record in run.records:
         versions |= record.fields.get("versions", {}) if record.is_first_step else {}

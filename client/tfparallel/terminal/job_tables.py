@@ -14,6 +14,7 @@ from tfparallel import models
 from tfparallel.terminal import activities, ages, display, placement
 from tfparallel_operator import wall_clock
 from tfparallel_operator.api import job_status, names
+from tfparallel_operator.core.pods import avoided_nodes
 from tfparallel_operator.core.status import goodput
 
 STYLES = {
@@ -154,6 +155,8 @@ def _facts(job: models.Job, now: datetime.datetime) -> Iterator[tuple[str, str]]
         if status.restart_causes:
             causes = (f"{count} {cause}" for cause, count in status.restart_causes.items())
             yield "restarts", ", ".join(causes)
+    if status.node_losses:
+        yield "node losses", avoided_nodes.describe(status)
     if status.progress is not None:
         progress = status.progress
         if job.state != names.State.RUNNING:

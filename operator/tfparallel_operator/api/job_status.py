@@ -340,6 +340,9 @@ class JobStatus(_Observed):
     """The cause of the restart that the attempt began with; empty when it began otherwise."""
     failure: Failure | None = None
     """The loss for which the job restarts, has stalled or has failed."""
+    node_losses: dict[str, int] = pydantic.Field(default_factory=dict)
+    """Losses by node for which the node may be at fault. From the second one on, new pods avoid the
+    node."""
     hang: Hang | None = None
     """Where training hung last (exit code 79). A second hang there fails the job."""
     start_time: Time | None = None

@@ -193,6 +193,8 @@ class Reason(enum.StrEnum):
     KUEUE_NOT_INSTALLED = "KueueNotInstalled"
     REPLICAS_CREATED = "ReplicasCreated"
     POD_FORCED = "PodForced"
+    NODE_AVOIDED = "NodeAvoided"
+    NODE_RELEASED = "NodeReleased"
     CHIEF_SUCCEEDED = "ChiefSucceeded"
     WORKERS_SUCCEEDED = "WorkersSucceeded"
     JOB_SUSPENDED = "JobSuspended"

@@ -66,6 +66,30 @@ class Container(_Part):
     termination_message_path: str | None = None
 
 
+class NodeSelectorTerm(_Part):
+    """Requirements that a node meets together."""
+
+    match_fields: list[dict[str, Any]] | None = None
+
+
+class NodeSelector(_Part):
+    """Terms, one of which a node has to match."""
+
+    node_selector_terms: list[NodeSelectorTerm] | None = None
+
+
+class NodeAffinity(_Part):
+    """Which nodes a pod may have."""
+
+    required_during_scheduling_ignored_during_execution: NodeSelector | None = None
+
+
+class Affinity(_Part):
+    """Near what a pod is to be."""
+
+    node_affinity: NodeAffinity | None = None
+
+
 class PodSpec(_Part):
     """The spec of a pod."""
 
@@ -73,7 +97,7 @@ class PodSpec(_Part):
     init_containers: list[Container] = pydantic.Field(default_factory=list)
     volumes: list[dict[str, Any]] = pydantic.Field(default_factory=list)
     termination_grace_period_seconds: int | None = None
-    affinity: dict[str, Any] | None = None
+    affinity: Affinity | None = None
     image_pull_secrets: list[dict[str, Any]] | None = None
     node_selector: dict[str, str] | None = None
     priority_class_name: str | None = None

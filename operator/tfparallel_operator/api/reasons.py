@@ -181,6 +181,17 @@ REASONS: Mapping[names.Reason, Explanation] = {
         "The operator deleted a pod by force, because its node is dead.",
         "Repair the node, or remove it from the cluster.",
     ),
+    names.Reason.NODE_AVOIDED: _warning(
+        "Replicas were lost on a node again, and the node may be at fault. New pods avoid it.",
+        "Find out what is wrong with the node, or set"
+        " [`scheduling.avoidFailedNodes`](../explanation/restarts.md#nodes-that-fail-again) to"
+        " false.",
+    ),
+    names.Reason.NODE_RELEASED: _warning(
+        "Pods found no node but those that the job avoids. The job no longer avoids them, and their"
+        " losses count from zero.",
+        "Repair these nodes, or add others.",
+    ),
     names.Reason.CHIEF_SUCCEEDED: Explanation("The chief exited with 0: the job succeeded."),
     names.Reason.WORKERS_SUCCEEDED: Explanation(
         "Worker 0, or with `successPolicy: AllWorkers` every worker, exited with 0: the job"

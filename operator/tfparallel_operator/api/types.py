@@ -209,6 +209,10 @@ class Scheduling(base.Model):
     Absent: with runPolicy.schedulingPolicy, the operator's --gang-scheduler; else each pod starts
     as soon as a node has room."""
 
+    avoid_failed_nodes: bool = True
+    """If true, new pods avoid nodes on which replicas were lost twice, such as by a broken device.
+    They avoid at most three nodes, while they find others."""
+
     topology_keys: Annotated[tuple[TopologyKey, ...], pydantic.Field(max_length=8)] | None = None
     """Node labels that define proximity, such as topology.kubernetes.io/zone: pods that train
     together prefer nodes with equal values. Absent: as without scheduling; empty: no

@@ -73,6 +73,8 @@ class Pod:
     """When the pod's grace period ends, if it is being deleted."""
     node: str = ""
     """The node of the pod."""
+    unschedulable_since: datetime.datetime | None = None
+    """Since when the scheduler has found no node for the pod."""
     scheduled_at: datetime.datetime | None = None
     """When the pod got its node."""
     started_at: datetime.datetime | None = None

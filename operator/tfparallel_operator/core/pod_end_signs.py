@@ -43,6 +43,8 @@ class End:
     """What happened to the pod, as words that follow its name; empty: its exit says so."""
     cause: policies.Cause | None = None
     """Why the replica was lost; None: it failed, and the role's restartPolicy decides."""
+    of_node: bool = False
+    """Whether the node may be at fault, so that it counts as a loss of the node."""
     asks: bool = False
     """Whether the program asks to be started again, which it may do while training progresses."""
 

@@ -82,7 +82,10 @@ _OWN_LIMITS = (
 
 _REJECTED = "Pod was rejected: "
 _Rejection = functools.partial(
-    pod_end_signs.End, phrase="was turned away by its node", cause=_INFRASTRUCTURE
+    pod_end_signs.End,
+    phrase="was turned away by its node",
+    cause=_INFRASTRUCTURE,
+    of_node=True,
 )
 
 _REJECTIONS = (
@@ -168,6 +171,7 @@ _TAKEN = (
         meaning="The node ran short of memory, disk or process IDs, and ended the pod.",
         phrase="was evicted by its node",
         reasons=("Evicted",),
+        of_node=True,
         source="kubelet/eviction/eviction_manager.go: synchronize",
     ),
     _Taken(
@@ -182,6 +186,7 @@ _TAKEN = (
         meaning="The node shut down.",
         phrase="was ended with its node",
         reasons=("Terminated", "Shutdown", "NodeShutdown"),
+        of_node=True,
         source="kubelet/nodeshutdown/nodeshutdown_manager.go",
     ),
     _Taken(
@@ -189,6 +194,7 @@ _TAKEN = (
         meaning="The node no longer answers.",
         phrase="was lost with its node",
         reasons=("NodeLost",),
+        of_node=True,
         source="controller/util/node/controller_utils.go",
     ),
     _Taken(
@@ -205,6 +211,7 @@ _TAKEN = (
         phrase="was evicted from its tainted node",
         reasons=("DeletionByTaintManager",),
         disrupted=True,
+        of_node=True,
         source="controller/tainteviction/taint_eviction.go",
     ),
     _Taken(
@@ -213,6 +220,7 @@ _TAKEN = (
         phrase="was evicted from its tainted device",
         reasons=("DeletionByDeviceTaintManager",),
         disrupted=True,
+        of_node=True,
         source="controller/devicetainteviction/device_taint_eviction.go",
     ),
     _Taken(
@@ -229,6 +237,7 @@ _TAKEN = (
         phrase="was deleted with its node",
         reasons=("DeletionByPodGC",),
         disrupted=True,
+        of_node=True,
         source="controller/podgc/gc_controller.go",
     ),
     _Taken(
@@ -255,6 +264,7 @@ _LOST_CONTAINERS = (
         phrase="lost its container",
         cause=_DISRUPTION,
         container_reasons=("ContainerStatusUnknown",),
+        of_node=True,
         source="kubelet/kubelet_pods.go; kubelet/status/status_manager.go",
     ),
     pod_end_signs.End(
@@ -264,6 +274,7 @@ _LOST_CONTAINERS = (
         cause=_DISRUPTION,
         container_reasons=("Unknown",),
         codes=(255,),
+        of_node=True,
         source="containerd: internal/cri/server/helpers.go",
     ),
     pod_end_signs.End(
@@ -326,6 +337,13 @@ _EXITS = (
         cause=policies.Cause.OUT_OF_MEMORY,
         codes=(exits.Exit.OUT_OF_MEMORY,),
         source="exit code 77",
+    ),
+    pod_end_signs.End(
+        name="exit-device",
+        meaning="A device, or what joins devices, failed.",
+        of_node=True,
+        codes=(exits.Exit.DEVICE_FAILED,),
+        source="exit code 71",
     ),
     pod_end_signs.End(
         name="exit-stalled",

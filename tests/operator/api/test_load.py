@@ -9,6 +9,7 @@ from testing.operator import builders, objects, spec_changes
 from tfparallel_operator.api import job_status, load, names, types, yaml_documents
 from tfparallel_trainer.contract import progress
 
+REQUIRED = "requiredDuringSchedulingIgnoredDuringExecution"
 BAD: list[tuple[str, spec_changes.Change, str]] = [
     (
         "other API version",
@@ -158,6 +159,10 @@ def test_defaults_are_filled_in_and_the_document_is_left_alone() -> None:
         ),
         ({"metadata": {"labels": {"a": 1}}}, "metadata.labels.a: received 1; put it in quotes"),
         ({"spec": {"affinity": True}}, "spec.affinity: received True"),
+        (
+            {"spec": {"affinity": {"nodeAffinity": {REQUIRED: {"nodeSelectorTerms": [1]}}}}},
+            f"affinity.nodeAffinity.{REQUIRED}.nodeSelectorTerms[0]: received 1; write fields",
+        ),
         ({"spec": {"tolerations": {}}}, "spec.tolerations: write a list"),
         ({"spec": {"schedulingGates": [1]}}, "spec.schedulingGates[0]: received 1"),
         ({"spec": {"nodeSelector": {"a": 1}}}, "spec.nodeSelector.a: received 1; put it in quotes"),

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from testing.operator import builders, edits, goodput_reports, queues, troubled_world
 from tfparallel_operator.api import names, types
-from tfparallel_operator.core import installation, layout, observation, pod_ends
+from tfparallel_operator.core import installation, layout, observation, pod_ends, view
 from tfparallel_operator.core.life import restarts
 from tfparallel_operator.core.status import conditions, goodput, replica_records
 
@@ -132,7 +132,7 @@ class JobMachine(stateful.RuleBasedStateMachine):
         self.world.run()
 
     @stateful.precondition(lambda self: self.world.pods)
-    @stateful.rule(data=st.data(), code=st.sampled_from([0, 1, 65, 75, 137]))
+    @stateful.rule(data=st.data(), code=st.sampled_from([0, 1, 65, 71, 75, 137]))
     def pod_exits(self, data: st.DataObject, code: int) -> None:
         pod = self._pick(data)
         if not pod.phase.ended and pod.uid not in self.world.unreachable:
@@ -154,7 +154,7 @@ class JobMachine(stateful.RuleBasedStateMachine):
             self._take(pod)
 
     @stateful.precondition(lambda self: self.world.pods)
-    @stateful.rule(data=st.data(), code=st.sampled_from([75, 76, 137]))
+    @stateful.rule(data=st.data(), code=st.sampled_from([71, 75, 76, 137]))
     def trainer_ends(self, data: st.DataObject, code: int) -> None:
         pod = self._pick(data)
         runs = pod.phase is observation.Phase.RUNNING and not self.world.waits(pod)
@@ -211,6 +211,14 @@ class JobMachine(stateful.RuleBasedStateMachine):
             self._place(pod)
             self.world.lose_node(pod.name)
             self._take(pod)
+
+    @stateful.rule(says_why=st.booleans())
+    def scheduler_finds_no_node(self, says_why: bool) -> None:
+        message = "1 node(s) didn't match Pod's node affinity/selector" if says_why else ""
+        for name, pod in self.world.pods.items():
+            if pod.phase is observation.Phase.PENDING and not pod.node:
+                since = pod.unschedulable_since or self.world.now
+                self.world.update(name, waiting=message, unschedulable_since=since)
 
     @stateful.rule()
     def deleted_pods_go(self) -> None:
@@ -346,6 +354,15 @@ class JobMachine(stateful.RuleBasedStateMachine):
         if layout.build(self.world.job).is_gang:
             pods = [pod for pod in self.world.pods.values() if not self.world.waits(pod)]
             assert len({self.world.attempt_of(pod) for pod in pods}) <= 1
+
+    @stateful.invariant()
+    def a_release_replaces_only_pods_without_a_node(self) -> None:
+        outcome = self.world.decide()
+        if names.Reason.NODE_RELEASED in [event.reason for event in outcome.events]:
+            pods = [self.world.pods[deletion.name] for deletion in outcome.deletions]
+            of_attempt = [pod for pod in pods if view.is_current(pod, self.world.status)]
+            assert all(pod.phase is observation.Phase.PENDING for pod in of_attempt)
+            assert not any(pod.node for pod in of_attempt)
 
     @stateful.invariant()
     def counts_add_up(self) -> None:

@@ -5,7 +5,8 @@ from collections.abc import Sequence
 from typing import Any
 
 from tfparallel_operator.api import job_status, names
-from tfparallel_operator.core import observation, pending_reasons, remedies, replicas
+from tfparallel_operator.core import observation, pending_reasons, replicas
+from tfparallel_operator.core.pods import avoided_nodes
 from tfparallel_operator.core.status import conditions, replica_records
 from tfparallel_operator.core.view import View
 from tfparallel_trainer.contract import exits, plain_text
@@ -31,8 +32,11 @@ def count(status: job_status.JobStatus, view: View, *, ended: bool = False) -> j
             phases = [pod.phase for pod in pods]
         before = by_role[role.value]
         succeeded = sum(replica.role is role for replica in view.completed)
-        counts = {"desired": desired, "succeeded": succeeded}
+        counts: dict[str, Any] = {"desired": desired, "succeeded": succeeded}
         counts |= _count_role(pods, phases, before, ended=ended)
+        pending_pod = None if ended else _find_waiting(pods)
+        counts["reason"] = "" if pending_pod is None else _describe_waiting(pending_pod)
+        counts["waiting"] = None if pending_pod is None else _record_waiting(status, pending_pod)
         by_role[role.value] = before.model_copy(update=counts)
     up = sum(counts.running + counts.succeeded for counts in by_role.values())
     ready = f"{up}/{len(view.layout.all_replicas)}"
@@ -63,14 +67,11 @@ def _count_role(
     ended: bool,
 ) -> dict[str, Any]:
     failed = phases.count(observation.Phase.FAILED)
-    pending_pod = None if ended else _find_waiting(pods)
     return {
         "pending": phases.count(observation.Phase.PENDING),
         "running": phases.count(observation.Phase.RUNNING),
         "failed": max(failed, before.failed) if ended else failed,
         "terminating": sum(pod.deleting and not pod.phase.ended for pod in pods),
-        "reason": "" if pending_pod is None else _describe_waiting(pending_pod),
-        "waiting": None if pending_pod is None else _record_waiting(pending_pod),
         "last_exit": _last_exit(pods) or before.last_exit,
     }
 
@@ -85,11 +86,12 @@ def _describe_waiting(pod: observation.Pod) -> str:
     return plain_text.shorten(f"{pod.name}: {pod.waiting}", conditions.MESSAGE_BYTES)
 
 
-def _record_waiting(pod: observation.Pod) -> job_status.Waiting:
+def _record_waiting(status: job_status.JobStatus, pod: observation.Pod) -> job_status.Waiting:
+    remedy = avoided_nodes.find_remedy(status, pod.waiting)
     return job_status.Waiting(
         pod=pod.name,
         reason=plain_text.shorten(pod.waiting, conditions.PROBLEM_BYTES),
-        remedy=plain_text.shorten(remedies.find(pod.waiting), conditions.REMEDY_BYTES),
+        remedy=plain_text.shorten(remedy, conditions.REMEDY_BYTES),
     )
 
 

@@ -20,6 +20,11 @@ def active(job: types.TFParallelJob, status: job_status.JobStatus) -> datetime.d
     return _after(status.start_time, job.spec.run_policy.active_deadline_seconds)
 
 
+def pending(job: types.TFParallelJob, status: job_status.JobStatus) -> datetime.datetime | None:
+    """Return when pendingDeadlineSeconds ends, counted from the beginning of the attempt."""
+    return _after(status.attempt_time, job.spec.run_policy.pending_deadline_seconds)
+
+
 def overdue(
     context: DecisionContext, status: job_status.JobStatus
 ) -> tuple[failure.Loss | None, datetime.datetime | None]:
@@ -35,8 +40,8 @@ def overdue(
             since = max(since, context.settings.listening_since or since)
         at, find_loss = _after(since, policy.stall_deadline_seconds), _find_stall
     else:
-        since = status.attempt_time if _list_waiting(view) else None
-        at, find_loss = _after(since, policy.pending_deadline_seconds), _find_pending
+        at = pending(context.job, status) if _list_waiting(view) else None
+        find_loss = _find_pending
     if at is None or at > context.now:
         return None, at
     return find_loss(view, status), None

@@ -21,7 +21,7 @@ from tfparallel_operator.api import job_status, policies
 from tfparallel_operator.core import observation
 from tfparallel_operator.core.context import DecisionContext
 from tfparallel_operator.core.life import restarts
-from tfparallel_operator.core.pods import pod_builder
+from tfparallel_operator.core.pods import avoided_nodes, pod_builder
 from tfparallel_operator.core.queue import gang
 from tfparallel_operator.core.status import conditions
 from tfparallel_operator.core.view import View, is_current, is_of_attempt
@@ -67,6 +67,7 @@ def plan(context: DecisionContext, status: job_status.JobStatus, view: View) -> 
     deadline = _find_deadline(status, context.now)
     builder = pod_builder.PodBuilder(context.layout, context.settings, status)
     missing = set(view.missing)
+    avoided = avoided_nodes.find(status)
 
     def waits(pod: observation.Pod) -> bool:
         return pod.waits_since == status.attempt - 1
@@ -80,6 +81,7 @@ def plan(context: DecisionContext, status: job_status.JobStatus, view: View) -> 
             and pod.attempt < status.attempt
             and pod.replica_attempt == 0
             and pod.replica in missing
+            and pod.node not in avoided
             and bool(pod.agent)
             and pod.agent == builder.agent_fingerprint(pod.replica)
         )

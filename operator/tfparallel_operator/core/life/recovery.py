@@ -4,13 +4,14 @@ import dataclasses
 import datetime
 
 from tfparallel_operator.api import job_status, names, policies
-from tfparallel_operator.core import decision, remedies
+from tfparallel_operator.core import decision, pod_ends, remedies
 from tfparallel_operator.core.context import DecisionContext
 from tfparallel_operator.core.life import (
     completion,
     counts,
     deadlines,
     ending,
+    failed_nodes,
     failure,
     in_place,
     restart_policy,
@@ -36,9 +37,14 @@ class Continuation:
 def answer_losses(context: DecisionContext) -> decision.Decision | Continuation:
     """Restart or end a job that has lost replicas, or say how it continues."""
     status, view = context.status, context.view
-    status = restarts.reclassify_as_disruption(status, view)
+    reclassified = restarts.reclassify_as_disruption(status, view)
+    if reclassified is not status:
+        status = failed_nodes.count(context, reclassified, filter(pod_ends.is_taken, view.stale))
     deadline = deadlines.active(context.job, status)
     losses = failure.losses(view, slowness.count_restarts(status, context.now))
+    released, release_at = failed_nodes.release(context, status)
+    if released is not None and not losses:
+        return released
     overdue, next_overdue = deadlines.overdue(context, status)
     events: list[decision.JobEvent] = []
     for loss in losses or filter(None, (overdue,)):
@@ -72,7 +78,7 @@ def answer_losses(context: DecisionContext) -> decision.Decision | Continuation:
                 events.append(dataclasses.replace(event, pod=pod))
     if events:
         view = context.view_of(status)
-    wake_at = deadlines.earliest(deadline, next_overdue)
+    wake_at = deadlines.earliest(deadline, next_overdue, release_at)
     return Continuation(status, view, tuple(events), wake_at)
 
 
@@ -90,7 +96,9 @@ def _restart(
     if pause:
         message = f"{message}, after {pause.total_seconds():.0f} s"
     advice = remedies.Advice(message, action.remedy)
-    status = counts.count(status, context.view_of(status))
+    view = context.view_of(status)
+    status = counts.count(status, view)
+    status = failed_nodes.count(context, status, view.current.values())
     status = status.model_copy(update={"restarts_since_progress": since_progress})
     status = restarts.restart(context.layout, status, loss, losses, context.now + pause)
     view = context.view_of(status)

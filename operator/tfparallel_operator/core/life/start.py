@@ -37,11 +37,12 @@ def begin(
     if _has_pods_of_other_spec(context):
         status = restarts.next_attempt(status, context.now)
     status = restarts.next_attempt(status, context.now)
-    fresh = {
+    fresh: dict[str, object] = {
         "start_time": context.now,
         "completion_time": None,
         "last_cause": "",
         "hang": None,
+        "node_losses": {},
         "restarts_since_progress": 0,
     }
     status = status.model_copy(update=fresh)

@@ -11,6 +11,7 @@ from tfparallel_operator.core.life import (
     counts,
     deadlines,
     ending,
+    failed_nodes,
     in_place,
     obstacles,
     recovery,
@@ -46,7 +47,7 @@ def train(context: DecisionContext) -> decision.Decision:
         )
     return dataclasses.replace(
         decided,
-        events=(*events, *decided.events),
+        events=(*events, *decided.events, *failed_nodes.announce(before.status, decided.status)),
         creates_first=start.may_precede_status(before, decided),
     )
 

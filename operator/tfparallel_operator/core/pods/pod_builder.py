@@ -9,6 +9,7 @@ from tfparallel_operator.api import job_status, names, paths, types
 from tfparallel_operator.core import decision, installation, replicas
 from tfparallel_operator.core.layout import Layout, compact
 from tfparallel_operator.core.pods import (
+    avoided_nodes,
     cluster_spec,
     config,
     containers,
@@ -50,6 +51,7 @@ class PodBuilder:
         self._shares_cluster = cluster_spec.is_shared(layout, settings.share_above)
         self._shared: dict[tuple[types.Role, bool], decision.Manifest] = {}
         self._fingerprints: dict[tuple[types.Role, bool], str] = {}
+        self._avoided_nodes = avoided_nodes.find(status)
         self._affinity = functools.cache(functools.partial(topology.affinity, layout))
 
     def build(self, replica: replicas.Replica) -> decision.Manifest:
@@ -74,6 +76,8 @@ class PodBuilder:
         affinity = self._affinity(replica.role, tuple(neighbours.items()))
         if affinity is not None:
             spec["affinity"] = {"podAffinity": affinity, **(spec.get("affinity") or {})}
+        if self._avoided_nodes:
+            spec["affinity"] = avoided_nodes.exclude(spec, self._avoided_nodes)
         spec["containers"] = [
             self._for_replica(containers.ContainerBuilder(spec, container), replica)
             if container.get("name") == names.CONTAINER

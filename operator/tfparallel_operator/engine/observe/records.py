@@ -116,7 +116,8 @@ def pod(item: Raw) -> observation.Pod | None:
         hidden=labels.get(names.LABEL_MANAGED_BY) != names.MANAGED_BY,
         delete_by=delete_by(item),
         node=(item.get("spec") or {}).get("nodeName", ""),
-        scheduled_at=_find_schedule_time(status),
+        unschedulable_since=_find_schedule_time(status, "False"),
+        scheduled_at=_find_schedule_time(status, "True"),
         started_at=_find_start_time(state),
         disrupted=bool(target),
         reason=gate.cut(source.get("reason", "")),
@@ -289,9 +290,10 @@ def _phase(status: Raw, state: Raw, ended: observation.Exit | None) -> observati
     return observation.Phase.PENDING
 
 
-def _find_schedule_time(status: Raw) -> datetime.datetime | None:
-    """Return when a pod got its node; None: it has none yet."""
-    return observation.parse_time(_find_condition(status, _SCHEDULED).get("lastTransitionTime"))
+def _find_schedule_time(status: Raw, value: str) -> datetime.datetime | None:
+    """Return when the condition PodScheduled got a value; None: it has another one."""
+    scheduled = _find_condition(status, _SCHEDULED, value)
+    return observation.parse_time(scheduled.get("lastTransitionTime"))
 
 
 def _find_start_time(state: Raw) -> datetime.datetime | None:

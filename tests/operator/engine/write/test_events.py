@@ -192,6 +192,20 @@ async def _all_deadlines() -> list[tuple[str, str]]:
     return [*events, *world.events()]
 
 
+async def _bad_node() -> list[tuple[str, str]]:
+    """Live through a node that fails twice, and pods that find no other one."""
+    world = MemoryCluster()
+    async with world.running(objects.job()):
+        for _ in range(2):
+            await world.start_pods()
+            scenarios.fail_on_node("digits-worker-0", "bad")(world.api)
+            await world.let_go()
+            await world.engine.run_until_quiet(seconds=10)
+        scenarios.find_no_node(world.api)
+        await world.let_go()
+    return world.events()
+
+
 async def _all_edits() -> list[tuple[str, str]]:
     """Make the spec of a running job invalid, and valid again."""
     world = MemoryCluster()
@@ -256,6 +270,7 @@ async def _all_events() -> set[tuple[str, str]]:
     events += await _all_refusals()
     events += await _two_installations()
     events += await _all_deadlines()
+    events += await _bad_node()
     events += await _all_edits()
 
     foreign = {"name": "digits-chief-0", "labels": {}}
