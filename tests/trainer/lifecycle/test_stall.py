@@ -194,6 +194,34 @@ def test_a_job_that_hangs_ends_within_the_limit_of_its_phase(
     assert f"(trainer.{limit}) since " in ended.errors
 
 
+FIT = """
+import tfparallel_trainer
+model = build_model()
+model.compile("sgd", "mse")
+x, y = training_data()
+tfparallel_trainer.fit(
+    model, x, y, batch_size=4, validation_data=(x, y), callbacks=callbacks(), verbose=0,
+    step_timeout_seconds=3000,
+"""
+
+
+@pytest.mark.parametrize(
+    ("limit", "moment"),
+    [("first_step_timeout_seconds", "training"), ("evaluation_timeout_seconds", "evaluation")],
+)
+def test_a_script_that_hangs_ends_within_the_limit_of_its_phase(
+    limit: str, moment: str, tmp_path: pathlib.Path, runs: trainings.Runs
+) -> None:
+    script = tmp_path / "script.py"
+    script.write_text(f"MOMENT = {moment!r}\n{PHASES}{FIT}    {limit}=20,\n)\n")
+    environments = launch.environments(tmp_path, tmp_path, {"epochs": 1}, processes=1)
+    with runs.group(environments, [str(script)]) as group:
+        (ended,) = group.wait()
+    assert ended.code == exits.Exit.STALLED, ended
+    field = {"training": "firstStepTimeoutSeconds", "evaluation": "evaluationTimeoutSeconds"}
+    assert f"(trainer.{field[moment]}) since " in ended.errors
+
+
 def test_a_watch_that_is_over_ends_nothing(
     tmp_path: pathlib.Path, virtual_clock: clock.Clock
 ) -> None:

@@ -80,6 +80,8 @@ def fit(
     verify: str = "Auto",
     start_timeout_seconds: int = _WAIT_SECONDS,
     step_timeout_seconds: int = _STEP_SECONDS,
+    first_step_timeout_seconds: int | None = None,
+    evaluation_timeout_seconds: int | None = None,
 ) -> Any:
     """Train a model on all devices and processes there are; else as `keras.Model.fit`.
 
@@ -95,6 +97,9 @@ def fit(
         verify: which steps are compared with one process: "Auto", "Always" or "Off".
         start_timeout_seconds: how long peers are waited for.
         step_timeout_seconds: how long a step may take, or another part of the run.
+        first_step_timeout_seconds: the same for the first step, which also builds its graph.
+        evaluation_timeout_seconds: the same for a batch of the evaluation. None, as for the first
+            step: step_timeout_seconds.
 
     Returns:
         The `keras.callbacks.History`, on every process that trains.

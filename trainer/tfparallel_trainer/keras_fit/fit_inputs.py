@@ -50,6 +50,8 @@ class Arguments:
     verify: str
     start_timeout_seconds: int
     step_timeout_seconds: int
+    first_step_timeout_seconds: int | None
+    evaluation_timeout_seconds: int | None
 
     def spec(self, batch_size: int) -> job_file.TrainerSpec:
         """As a job's spec.trainer would say it; a UserCodeError if a number is out of range."""
@@ -73,6 +75,8 @@ class Arguments:
                     "verify": self.verify,
                     "startTimeoutSeconds": self.start_timeout_seconds,
                     "stepTimeoutSeconds": self.step_timeout_seconds,
+                    "firstStepTimeoutSeconds": self.first_step_timeout_seconds,
+                    "evaluationTimeoutSeconds": self.evaluation_timeout_seconds,
                 }
             )
         except ValueError as error:
