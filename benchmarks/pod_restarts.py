@@ -81,7 +81,7 @@ def _sample(
 
 def _kill(namespace: kubectl_namespaces.KubectlNamespace) -> float:
     """Kill the process that trains: the child of an agent, or the container's first process."""
-    if names.ANNOTATION_AGENT in namespace.pods(NAME)[WORKER]["metadata"]["annotations"]:
+    if names.ANNOTATION_AGENT in namespace.pods(NAME)[WORKER]["metadata"].get("annotations", {}):
         return namespace.signal_trainer(WORKER, signal.SIGKILL)
     namespace.crash(WORKER)
     return time.time()
