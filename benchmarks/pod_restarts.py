@@ -5,13 +5,14 @@ that its pods have no agents and all of them are replaced. Needs root or Docker,
 """
 
 import contextlib
+import datetime
 import functools
 import json
 import os
 import signal
 import time
-from collections.abc import Callable, Iterator
-from typing import Any
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, TypeVar
 
 from benchmarks import results, steps
 from benchmarks.operators import arena
@@ -32,7 +33,10 @@ _EVERY_STEPS = 20
 _STEPS_BEFORE = 60
 _LIMIT_SECONDS = 300.0
 _AGAIN_SECONDS = 0.2
+_STARTS_SECONDS = 1.0
+"""What every start takes at least, up to its first step."""
 
+T = TypeVar("T")
 Loss = Callable[[kubectl_namespaces.KubectlNamespace], float]
 """Takes something from the worker, and returns when, in seconds since 1970."""
 
@@ -69,11 +73,9 @@ def _sample(
     model = operator.example("digits", "model.py")
     namespace.kubectl("create", "configmap", NAME, f"--from-file=model.py={model}")
     namespace.apply(_job(command))
-    _await_step(volume, _STEPS_BEFORE)
+    _await(lambda: [step for step, _ in _steps(volume) if step >= _STEPS_BEFORE], "the first steps")
     lost_at = lose(namespace)
-    # A step that had begun may still be written.
-    last = max(step for step, moment in _steps(volume) if moment <= lost_at)
-    moment = _await_step(volume, last + 2)
+    [moment, *_] = _await(lambda: _new_steps(volume), "a new step")
     namespace.kubectl("delete", "tfparalleljob", NAME)
     namespace.wait_gone(NAME)
     return [moment - lost_at]
@@ -127,16 +129,22 @@ def _job(command: tuple[str, ...]) -> kubectl_namespaces.Object:
     return job
 
 
-def _await_step(volume: volumes.Volume, number: int) -> float:
-    """Wait for a step, and return when it ended, in seconds since 1970."""
-    moments = waiting.until(
-        lambda: [moment for step, moment in _steps(volume) if step >= number],
-        f"step {number}",
-        _LIMIT_SECONDS,
-        when=bool,
-        poll=_AGAIN_SECONDS,
-    )
-    return moments[0]
+def _new_steps(volume: volumes.Volume) -> Sequence[float]:
+    """When steps ended that only the second attempt has made, in seconds since 1970."""
+    events = map(json.loads, volume.read_lines(f"{NAME}/{outputs.TRAIN_LOG}"))
+    first = outputs.TrainEvent.FIRST_STEP
+    began = [event["time"] for event in events if event["event"] == first]
+    if len(began) < 2:
+        return ()
+    # While a process starts, there is no step.
+    start = datetime.datetime.fromisoformat(began[1]).timestamp() - _STARTS_SECONDS
+    made = _steps(volume)
+    last = max(step for step, moment in made if moment < start)
+    return [moment for step, moment in made if step > last and moment > start]
+
+
+def _await(moments: Callable[[], Sequence[T]], what: str) -> Sequence[T]:
+    return waiting.until(moments, what, _LIMIT_SECONDS, when=bool, poll=_AGAIN_SECONDS)
 
 
 def _steps(volume: volumes.Volume) -> list[tuple[int, float]]:
