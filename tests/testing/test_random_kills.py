@@ -1,0 +1,67 @@
+"""The campaign of random kills sees what it looks for."""
+
+import asyncio
+import contextlib
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping
+
+import pytest
+
+from testing import random_kills, waiting
+
+TRAINER = (sys.executable, "-c", "import time; time.sleep(60)", "tfparallel_trainer")
+
+
+class Processes:
+    """Stands for the local cluster: it has the trainers that the test starts."""
+
+    def __init__(self, stack: contextlib.ExitStack) -> None:
+        self._stack = stack
+        self.trainers: dict[str, subprocess.Popen[bytes]] = {}
+
+    def start(self, replica: str) -> None:
+        trainer = subprocess.Popen(TRAINER)
+        self._stack.callback(trainer.wait)
+        self._stack.callback(trainer.kill)
+        self.trainers[replica] = trainer
+
+    def trainer_ids(self) -> Mapping[str, int]:
+        living = {name: each for name, each in self.trainers.items() if each.poll() is None}
+        return {name: each.pid for name, each in living.items()}
+
+
+@pytest.fixture
+def processes() -> Iterator[Processes]:
+    with contextlib.ExitStack() as stack:
+        yield Processes(stack)
+
+
+@pytest.mark.parametrize("overlaps", [True, False])
+async def test_a_process_beside_one_of_an_earlier_attempt_is_seen(
+    processes: Processes, *, overlaps: bool
+) -> None:
+    kill = random_kills.Kill(0.0, 0.5, random_kills.Victim.TRAINER)
+    killer = random_kills.Killer([kill])
+    processes.start("worker-0")
+    processes.start("worker-1")
+    watching = asyncio.create_task(killer.run(processes, None))
+    await waiting.until_in_loop(lambda: len(processes.trainer_ids()) == 1, "the kill", 20)
+    assert processes.trainers["worker-1"].returncode == -9
+    if not overlaps:
+        processes.trainers["worker-0"].kill()
+        await waiting.until_in_loop(lambda: not processes.trainer_ids(), "the end", 20)
+    processes.start("worker-1")
+    await waiting.until_in_loop(lambda: len(killer.seen) == 3, "the next process", 20)
+    watching.cancel()
+    assert killer.killed == 1
+    assert killer.overlapped is overlaps
+
+
+def test_a_seed_draws_the_same_kills_again() -> None:
+    drawn = [random_kills.draw(seed, 10.0) for seed in range(40)]
+    assert drawn == [random_kills.draw(seed, 10.0) for seed in range(40)]
+    kills = [kill for each in drawn for kill in each]
+    assert {len(each) for each in drawn} == {1, 2, 3}
+    assert {kill.victim for kill in kills} == set(random_kills.Victim)
+    assert all(0 <= kill.delay <= 10 and 0 <= kill.replica < 1 for kill in kills)
