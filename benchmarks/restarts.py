@@ -1,7 +1,8 @@
 """From the kill of a trainer to the next new step, for gangs on this machine.
 
 The trainer restarts in place: agents fork the next process. For comparison, the same job starts new
-processes, as a command of the user's own does. Both have a checkpoint of each epoch.
+processes, as a command of the user's own does, and PyTorch's torchrun restarts the same model over
+gloo. All have a checkpoint of each epoch.
 """
 
 import asyncio
@@ -12,20 +13,24 @@ import os
 import pathlib
 import shutil
 import signal
+import subprocess
 import tempfile
 import time
+from collections.abc import Iterator
 
 from benchmarks import processes, results, steps
-from benchmarks.peers import workloads
+from benchmarks.peers import competitors, workloads
 from testing.operator import local_jobs
-from tfparallel.backends.local import local_run
+from tfparallel.backends.local import local_run, ports
 from tfparallel.job_source import source
 from tfparallel_trainer.contract import environment, outputs
 
 MODEL = "cnn"
-GANGS = (2, 4)
+GANGS = (2, 4, 8)
 TARGET = 0.45
 """Of the time with new processes."""
+TORCHRUN_TARGET = 0.5
+"""Of torchrun's time."""
 _AFTER_CHECKPOINT = 5
 """Steps after a checkpoint when a trainer is killed: those are lost."""
 _LIMIT_SECONDS = 300.0
@@ -35,9 +40,11 @@ _NEW_PROCESS = ("env",)
 
 
 def measure(size: results.Size) -> list[results.Result]:
-    """Kill a trainer of each gang with and without agents, in turns."""
-    gangs = GANGS if size.repeats > 1 else GANGS[:1]
-    return [_in_place(workers, size.repeats) for workers in gangs]
+    """Kill a trainer of each gang with and without agents, and one of torchrun's, in turns."""
+    if size.repeats == 1:
+        return [_in_place(GANGS[0], 1)]
+    measured = [_in_place(workers, size.repeats) for workers in GANGS]
+    return [*measured, _beside_torchrun(size.repeats)]
 
 
 def _in_place(workers: int, repeats: int) -> results.Result:
@@ -51,6 +58,22 @@ def _in_place(workers: int, repeats: int) -> results.Result:
         ),
         "new processes",
     )
+
+
+def _beside_torchrun(repeats: int) -> results.Result:
+    with tempfile.TemporaryDirectory() as name:
+        data = pathlib.Path(name)
+        competitors.prepare(MODEL, data)
+        return results.ratio(
+            f"a killed trainer to the next new step, gang of {GANGS[0]}, beside PyTorch",
+            TORCHRUN_TARGET,
+            *steps.in_turns(
+                functools.partial(_ours, GANGS[0]),
+                functools.partial(_torchrun, data, GANGS[0]),
+                repeats,
+            ),
+            "torchrun",
+        )
 
 
 def _ours(workers: int, wrapper: tuple[str, ...] = ()) -> list[float]:
@@ -125,3 +148,64 @@ def _steps(log: pathlib.Path) -> list[tuple[int, float]]:
     lines = log.read_text(encoding="utf-8").splitlines(keepends=True)
     records = [json.loads(line) for line in lines if line.endswith("\n")]
     return [(int(record["step"]), float(record["time"])) for record in records if "step" in record]
+
+
+def _torchrun(data: pathlib.Path, count: int) -> list[float]:
+    """Run torchrun, kill its last worker, and return the seconds to a new step."""
+    with tempfile.TemporaryDirectory() as name, _elastic(data, pathlib.Path(name), count) as agent:
+        log = pathlib.Path(name) / "steps.jsonl"
+        _await_step(log, workloads.MODELS[MODEL].steps + _AFTER_CHECKPOINT, agent)
+        os.kill(_find_worker(agent.pid, count - 1), signal.SIGKILL)
+        killed_at = time.time()
+        lost = max(step for step, moment in _steps(log) if moment <= killed_at)
+        return [_await_step(log, lost + 2, agent) - killed_at]
+
+
+@contextlib.contextmanager
+def _elastic(
+    data: pathlib.Path, folder: pathlib.Path, count: int
+) -> Iterator[subprocess.Popen[bytes]]:
+    (port,) = ports.allocate(1)
+    command = [competitors.interpreter("torch"), "-m", "torch.distributed.run"]
+    options = [f"--nproc-per-node={count}", "--max-restarts=3", f"--master-port={port}"]
+    script = ["-m", "benchmarks.peers.torch_elastic", str(folder)]
+    variables = {
+        "CONTEST_MODEL": MODEL,
+        "CONTEST_RANK": "0",
+        "CONTEST_ADDRESSES": ",".join(["127.0.0.1"] * count),
+        "CONTEST_FOLDER": str(data),
+        "OMP_NUM_THREADS": "1",
+    }
+    with (folder / "output").open("wb") as out:
+        agent = subprocess.Popen(
+            [*command, *options, *script],
+            cwd=processes.ROOT,
+            env={**os.environ, **variables},
+            stdout=out,
+            stderr=subprocess.STDOUT,
+        )
+    try:
+        yield agent
+    finally:
+        agent.terminate()  # it ends its workers
+        agent.wait()
+
+
+def _find_worker(agent: int, rank: int) -> int:
+    """Return the process of a rank among the children of torchrun."""
+    children = pathlib.Path(f"/proc/{agent}/task/{agent}/children").read_text().split()
+    variable = f"RANK={rank}".encode()
+    for pid in children:
+        if variable in pathlib.Path(f"/proc/{pid}/environ").read_bytes().split(b"\0"):
+            return int(pid)
+    raise RuntimeError(f"torchrun has no process of rank {rank}")
+
+
+def _await_step(log: pathlib.Path, step: int, agent: subprocess.Popen[bytes]) -> float:
+    deadline = time.monotonic() + _LIMIT_SECONDS
+    while not (moments := [moment for number, moment in _steps(log) if number >= step]):
+        if agent.poll() is not None or time.monotonic() > deadline:
+            output = (log.parent / "output").read_text(errors="replace")
+            raise RuntimeError(f"torchrun did not reach step {step}: {output[-2000:]}")
+        time.sleep(_AGAIN_SECONDS)
+    return moments[0]
