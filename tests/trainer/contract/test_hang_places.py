@@ -25,7 +25,7 @@ def test_a_hang_is_read_from_its_message(hang: hangs.Hang) -> None:
     "message",
     [
         "",
-        "A step did not end in time because a rank did not take part in it.",
+        "A rank did not take part in a collective.",
         "Nothing has ended for 9 s (trainer.stepTimeoutSeconds) since step 7: the stacks of all"
         " threads stand above. See whether another replica is stuck.",
     ],

@@ -300,6 +300,33 @@ def test_a_replica_whose_data_never_comes_ends_all(
     )
 
 
+IMPATIENT = """
+def build_strategy():
+    options = tf.distribute.experimental.CommunicationOptions(timeout_seconds=5)
+    return tf.distribute.MultiWorkerMirroredStrategy(communication_options=options)
+"""
+
+
+def test_a_collective_that_times_out_names_the_place_of_the_hang(
+    tmp_path: pathlib.Path, runs: trainings.Runs
+) -> None:
+    worker_only = 'if \'"task": {"type": "worker"\' in os.environ["TF_CONFIG"]: never_comes()'
+    text = "import os\n" + MODEL.replace("        never_comes()", f"        {worker_only}")
+    (tmp_path / "model.py").write_text(text + IMPATIENT)
+    trainer: dict[str, object] = {"epochs": 1, "globalBatchSize": 4, "stepTimeoutSeconds": 600}
+    environments = launch.environments(tmp_path, tmp_path, trainer, processes=2, strategy="Custom")
+    with runs.group(environments) as group:
+        ended = group.wait()
+    assert exits.Exit.STALLED in [process.code for process in ended]
+    for process in ended:
+        if process.code == exits.Exit.STALLED:
+            message = process.errors.partition(" error: ")[2]
+            assert "(CommunicationOptions.timeout_seconds) since step " in message
+            hang = hangs.find(message)
+            assert hang is not None, message
+            assert hang.after.startswith("step "), message
+
+
 ENDLESS = """
 import time
 import keras, numpy, tensorflow as tf

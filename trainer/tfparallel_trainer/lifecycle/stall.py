@@ -11,6 +11,7 @@ import pathlib
 import sys
 import threading
 import time
+import traceback
 import types
 from collections.abc import Callable, Iterator
 from typing import NamedTuple, TextIO
@@ -44,6 +45,8 @@ LOCKED_SECONDS = 60.0
 _WORK = "trainer.stepTimeoutSeconds"
 _FIRST_STEP = "trainer.firstStepTimeoutSeconds"
 _EVALUATION = "trainer.evaluationTimeoutSeconds"
+_COLLECTIVE = "CommunicationOptions.timeout_seconds"
+"""The limit of a collective, which only a strategy of the user's own can have."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -162,6 +165,14 @@ class Watch:
             f"{problem}The stacks of all threads stand above. See whether another replica, the data"
             " or a disk is stuck, or give it more time."
         )
+
+    def describe_timeout(self, error: BaseException) -> str:
+        """Return the sentence about a hang that ended with an error, before the limit."""
+        with self._changing:
+            sign = self._sign
+        frames = [frame for frame, _ in traceback.walk_tb(error.__traceback__)]
+        hang = hangs.Hang(sign.what, _describe_stack(frames[-1] if frames else None))
+        return hangs.describe(hang, time.monotonic() - sign.at, _COLLECTIVE)
 
     def end(self) -> None:
         """Stop the timer for good."""

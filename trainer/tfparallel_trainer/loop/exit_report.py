@@ -1,13 +1,15 @@
 """What an exception means for the run: which exit code, and which sentence."""
 
+import contextlib
 import errno
 import os
 import re
+from collections.abc import Iterator
 
 import tensorflow as tf
 
 from tfparallel_trainer import errors, user
-from tfparallel_trainer.lifecycle import error_classes
+from tfparallel_trainer.lifecycle import error_classes, stall
 
 _PEER_LOST = (
     tf.errors.UnavailableError,
@@ -75,6 +77,24 @@ def translate(error: Exception, alone: bool, module: user.Module | None) -> erro
     raise error
 
 
+@contextlib.contextmanager
+def locating_timeouts(watch: stall.Watch) -> Iterator[None]:
+    """Say where the run stood if a collective of the body times out.
+
+    Raises:
+        errors.StalledError: a collective has timed out.
+    """
+    try:
+        yield
+    except tf.errors.OpError as error:
+        text = _message(error)
+        if _TIMED_OUT not in text:
+            raise
+        raise errors.StalledError(
+            f"{watch.describe_timeout(error)}A rank did not take part in a collective ({text})."
+        ) from error
+
+
 def _of_device(text: str) -> errors.TrainerError:
     return errors.DeviceError(f"A device failed ({text}). {error_classes.DEVICE_HELP}")
 
@@ -82,10 +102,6 @@ def _of_device(text: str) -> errors.TrainerError:
 def _of_operation(
     error: tf.errors.OpError, text: str, alone: bool, module: user.Module | None
 ) -> errors.TrainerError:
-    if _TIMED_OUT in text:
-        return errors.StalledError(
-            f"A step did not end in time because a rank did not take part in it ({text})."
-        )
     if module is not None and _UNLIKE in text:
         return errors.UserCodeError(
             f"Replicas of the model do not compute the same ({text}). Let all processes and "

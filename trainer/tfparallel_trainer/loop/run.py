@@ -18,7 +18,13 @@ from tfparallel_trainer.checkpoint import export, files
 from tfparallel_trainer.contract import outputs
 from tfparallel_trainer.engines import engine, setup
 from tfparallel_trainer.lifecycle import farewells, termination
-from tfparallel_trainer.loop import checkpoint_writer, observer, quick_start, training
+from tfparallel_trainer.loop import (
+    checkpoint_writer,
+    exit_report,
+    observer,
+    quick_start,
+    training,
+)
 from tfparallel_trainer.reporting import (
     console,
     progress_pusher,
@@ -50,6 +56,7 @@ def train_to_end(template: engine.RunTemplate, observe: Observe) -> None:
         _leaving(template),
         _reporter(context) as reporter,
         template.watch_peers(),
+        exit_report.locating_timeouts(context.watch),
     ):
         quick_start.collect_rarely(context.until_first_step)
         engine_setup = template.prepare()
