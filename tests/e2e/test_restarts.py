@@ -77,9 +77,8 @@ def _moves(status: kubectl_namespaces.Object) -> bool:
 
 
 @pytest.mark.long
-def test_lost_worker_restarts_the_gang_from_its_checkpoint(training: Training) -> None:
+def test_lost_worker_restarts_the_gang_from_its_state(training: Training) -> None:
     namespace = training.namespace
-    before = namespace.job("slow")
     first = namespace.pods("slow")
     namespace.lose("slow-worker-0")
     restarted = namespace.wait("slow", lambda status: status.get("attempt", 0) >= 2)
@@ -95,14 +94,16 @@ def test_lost_worker_restarts_the_gang_from_its_checkpoint(training: Training) -
     log = namespace.kubectl("logs", "slow-chief-0")
     resumed = int(log.partition("resuming after step ")[2].split()[0])
     assert STEPS_BEFORE_THE_LOSS - 20 <= resumed < STEPS
-    assert resumed % 20 == 0 or resumed >= before["status"]["progress"]["step"]
 
 
 def test_a_killed_trainer_restarts_in_its_pod(training: Training) -> None:
     namespace = training.namespace
     first = namespace.pods("slow")
     namespace.signal_trainer("slow-worker-0", signal.SIGKILL)
-    assert training.resumed_after(attempt=2) < STEPS
+    resumed = training.resumed_after(attempt=2)
+    assert STEPS_BEFORE_THE_LOSS - 20 <= resumed < STEPS
+    log = namespace.kubectl("logs", "slow-chief-0")
+    assert f"resuming after step {resumed} from memory" in log
     status = training.finish()["status"]
     assert status["state"] == "Succeeded", namespace.describe("slow")
     assert status["inPlace"] == {"attempt": 2, "podsSince": 1}

@@ -2,7 +2,7 @@
 
 import os
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from tfparallel_trainer import process_settings
 from tfparallel_trainer.agent import supervision
@@ -15,17 +15,20 @@ from tfparallel_trainer.reporting import console, results
 
 def main() -> None:
     """Run and end the process with an exit code of `contract.exits`."""
-    started = time.monotonic()
+    start = supervision.AttemptStart(time.monotonic())
     # Before TensorFlow is imported: it reads this only then. Warnings are shown.
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "1")
     os.environ.setdefault("KERAS_BACKEND", "tensorflow")
     if environment.AGENT_URL in os.environ:
-        started = supervision.supervise(os.environ, _import_program, started)
-    termination.end(attempt(os.environ, started))
+        start = supervision.supervise(os.environ, _import_program, start.start_time)
+    termination.end(attempt(os.environ, start.start_time, start.memory_files))
 
 
-def attempt(env: Mapping[str, str], started: float) -> exits.Exit:
-    """Make one attempt at the job that the environment describes, and say how it ended."""
+def attempt(env: Mapping[str, str], started: float, memory_files: Sequence[int] = ()) -> exits.Exit:
+    """Make one attempt at the job that the environment describes, and say how it ended.
+
+    `memory_files` are open files of the agent, for copies of the state that outlive the attempt.
+    """
     failure_file = env.get(environment.FAILURE_FILE, "")
     out = console.Console("trainer", failure_file)
     try:
@@ -42,7 +45,7 @@ def attempt(env: Mapping[str, str], started: float) -> exits.Exit:
             _import_program(job_settings)
             from tfparallel_trainer import program
 
-            program.run(job_settings, out, started)
+            program.run(job_settings, out, started, memory_files)
     except Exception as error:
         return termination.exit_of(out, error, "trainer")
     return exits.Exit.DONE

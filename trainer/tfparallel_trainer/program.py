@@ -1,6 +1,7 @@
 """One run of the trainer with TensorFlow, whose import takes seconds."""
 
 import functools
+from collections.abc import Sequence
 
 from tfparallel_trainer import errors, user
 from tfparallel_trainer.comms import devices
@@ -16,11 +17,14 @@ from tfparallel_trainer.process_settings import Settings
 from tfparallel_trainer.reporting import console
 
 
-def run(settings: Settings, out: console.Console, started: float) -> None:
+def run(
+    settings: Settings, out: console.Console, started: float, memory_files: Sequence[int] = ()
+) -> None:
     """Train, serve or evaluate to the end.
 
     Args:
         started: when the attempt began, by time.monotonic().
+        memory_files: open files of the agent, for copies of the state that outlive this process.
 
     Raises:
         errors.TrainerError: it cannot go on.
@@ -46,6 +50,7 @@ def run(settings: Settings, out: console.Console, started: float) -> None:
                 give_up=give_up,
                 watch=watch,
                 started=started,
+                memory_files=memory_files,
             )
             evaluator.check(settings, module)
             if settings.evaluates:

@@ -24,7 +24,7 @@ from tfparallel_trainer.agent import child, orders, supervision
 agent = os.getpid()
 """
 SUPERVISE = """
-supervision.supervise(os.environ, lambda settings: None, 0.0)
+run = supervision.supervise(os.environ, lambda settings: None, 0.0)
 attempt = os.environ["TFPARALLEL_ATTEMPT"]
 def write(name, text=""):
     draft = pathlib.Path(f"{name}.draft")
@@ -179,6 +179,30 @@ def test_the_next_run_is_forked_from_the_same_process(start: Start, endpoint: En
     assert agent.wait_for("trainer-1") != agent.wait_for("trainer-2")
     assert [question.message for question in endpoint.questions] == ["a peer was lost"] * 3
     assert {question.run.attempt for question in endpoint.questions} == {1}
+
+
+def test_runs_share_files_in_memory(start: Start, endpoint: Endpoint) -> None:
+    endpoint.answers = [RUN_2]
+    agent = start(
+        "first, second = run.memory_files\n"
+        "if attempt == '1':\n"
+        "    os.pwrite(first, b'state', 1 << 20)\n"
+        "    os.kill(os.getpid(), signal.SIGKILL)\n"
+        "assert os.pread(first, 9, 1 << 20) == b'state'\n"
+        "assert os.fstat(second).st_size == 0\n"
+        "assert not os.get_inheritable(first)\n"
+        "os._exit(0)"
+    )
+    assert agent.end() == (0, "")
+    assert [question.code for question in endpoint.questions] == [137]
+
+
+def test_a_kernel_without_files_in_memory_runs_trainers(start: Start, endpoint: Endpoint) -> None:
+    refuse = "def refuse(_):\n    raise OSError(38, 'Function not implemented')\n"
+    agent = start(
+        "assert run.memory_files == ()\nos._exit(0)", f"{refuse}os.memfd_create = refuse\n"
+    )
+    assert agent.end() == (0, "")
 
 
 def test_each_run_draws_other_numbers(start: Start, endpoint: Endpoint) -> None:

@@ -74,10 +74,10 @@ def test_a_copy_keeps_what_the_variables_were(tmp_path: pathlib.Path) -> None:
     variables = checkpoints.variables(1)
     saved = checkpoints.opened(tmp_path)
     for value in (1, 2):  # the second copy has the memory of the first one
-        copy = saved.copy(shard.undivided(variables))
+        copy = saved.copy(shard.undivided(variables), checkpoints.at(value))
         for variable in variables.values():
             variable.value.assign_add(variable.value)  # in the same memory, as optimizers do
-        saved.save(copy, checkpoints.at(value))
+        copy.save()
         restored = checkpoints.variables(0)
         assert saved.restore(shard.undivided(restored)) == checkpoints.at(value)
         for key, expected in checkpoints.variables(value).items():

@@ -4,9 +4,8 @@ import dataclasses
 import math
 import pathlib
 import shutil
-import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import keras
@@ -19,53 +18,10 @@ from hypothesis import strategies as st
 from testing.trainer import checkpoints
 from tfparallel_trainer import errors
 from tfparallel_trainer.checkpoint import entries, files, owner, shard, store
-from tfparallel_trainer.comms import agreement
 from tfparallel_trainer.storage.folder import Folder
 
 Division = tuple[tuple[int, ...], ...]
 """For each axis of a variable where its parts begin."""
-
-
-class Processes:
-    """Threads that stand for the processes of a run, each with a store of its own."""
-
-    def __init__(self, count: int, *folders: pathlib.Path) -> None:
-        self.messages: list[str] = []
-        self._count = count
-        self._folders = folders
-        self._gathered = [0] * count
-        self._barrier = threading.Barrier(count)
-
-    def run(self, work: Callable[[int, store.Store], Any]) -> list[Any]:
-        """Give what the work of each process gives or raises."""
-        results: list[Any] = [None] * self._count
-
-        def one(me: int) -> None:
-            try:
-                results[me] = work(me, self._open(me))
-            except errors.TrainerError as error:
-                results[me] = error
-
-        threads = [threading.Thread(target=one, args=(me,)) for me in range(self._count)]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join(60)
-            assert not thread.is_alive()
-        return results
-
-    def _open(self, me: int) -> store.Store:
-        def gather(number: int) -> Sequence[int]:
-            self._gathered[me] = number
-            self._barrier.wait(30)
-            numbers = list(self._gathered)
-            self._barrier.wait(30)
-            return numbers
-
-        names = tuple(f"worker-{number}" for number in range(self._count))
-        together = agreement.Peers(me=me, names=names, gather=gather)
-        folder = self._folders[me % len(self._folders)]
-        return store.Store(Folder(folder), 3, "a", 1, self.messages.append, together)
 
 
 def at(step: int) -> files.Position:
@@ -135,12 +91,14 @@ def test_what_is_saved_divided_is_restored_divided_otherwise(
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(shard, "BLOCK_BYTES", block)
         given_states = states(before, writers, add=0.5)
-        saved = Processes(writers, folder).run(
+        saved = checkpoints.Processes(writers, folder).run(
             lambda me, writer: writer.save(given_states[me], at(7))
         )
         assert saved == [None] * writers
         loaded = states(after, readers, add=None)
-        restored = Processes(readers, folder).run(lambda me, writer: writer.restore(loaded[me]))
+        restored = checkpoints.Processes(readers, folder).run(
+            lambda me, writer: writer.restore(loaded[me])
+        )
     assert restored == [at(7)] * readers
     for state in loaded:
         for key, part in state.each():
@@ -154,10 +112,12 @@ HALVES: Divided = {"kernel": ((8, 6), ((0, 4), (0,))), "bias": ((6,), ((0, 3),))
 
 def save(folder: pathlib.Path, step: int, count: int = 2) -> list[Any]:
     given_states = states(HALVES, count, add=float(step))
-    return Processes(count, folder).run(lambda me, writer: writer.save(given_states[me], at(step)))
+    return checkpoints.Processes(count, folder).run(
+        lambda me, writer: writer.save(given_states[me], at(step))
+    )
 
 
-def restore(processes: Processes, count: int) -> tuple[list[Any], Any]:
+def restore(processes: checkpoints.Processes, count: int) -> tuple[list[Any], Any]:
     restored = states(HALVES, count, add=None)
     results = processes.run(lambda me, writer: writer.restore(restored[me]))
     whole = np.zeros((8, 6), "float32")
@@ -174,7 +134,7 @@ def test_a_checkpoint_without_one_of_its_parts_is_passed_over_by_all(
 ) -> None:
     assert save(tmp_path, 1) == save(tmp_path, 2) == [None, None]
     (tmp_path / "step-0000000002" / name).unlink()
-    again = Processes(2, tmp_path)
+    again = checkpoints.Processes(2, tmp_path)
     results, whole = restore(again, 2)
     assert results == [at(1), at(1)]
     np.testing.assert_array_equal(whole, content((8, 6), 1.0))
@@ -186,7 +146,7 @@ def test_damage_that_one_process_sees_is_passed_over_by_all(tmp_path: pathlib.Pa
     assert save(tmp_path, 1) == save(tmp_path, 2) == [None, None]
     data = tmp_path / "step-0000000002" / "part-00000.bin"
     data.write_bytes(data.read_bytes()[:-1] + b"?")  # in what rank 0 of process 0 holds
-    again = Processes(2, tmp_path)
+    again = checkpoints.Processes(2, tmp_path)
     results, whole = restore(again, 2)
     assert results == [at(1), at(1)]
     np.testing.assert_array_equal(whole, content((8, 6), 1.0))
@@ -224,13 +184,13 @@ def test_a_process_that_cannot_write_leaves_the_one_before_and_is_named(
             (draft / "part-00001.bin").mkdir(parents=True)
         writer.save(given_states[me], at(2))
 
-    chief, worker = Processes(2, tmp_path).run(work)
+    chief, worker = checkpoints.Processes(2, tmp_path).run(work)
     assert isinstance(worker, errors.StorageError)
     assert isinstance(chief, errors.PeerLostError)
     assert "worker-1 could not do its part" in str(chief)
     assert "step-0000000001 is the last good one" in str(chief)
     assert not list(tmp_path.glob(".writing-*"))
-    assert restore(Processes(2, tmp_path), 2)[0] == [at(1), at(1)]
+    assert restore(checkpoints.Processes(2, tmp_path), 2)[0] == [at(1), at(1)]
 
 
 def test_a_slow_process_is_waited_for(tmp_path: pathlib.Path) -> None:
@@ -243,7 +203,7 @@ def test_a_slow_process_is_waited_for(tmp_path: pathlib.Path) -> None:
         writer.save(given_states[me], at(1))
         return (tmp_path / "step-0000000001" / "index.json").is_file()
 
-    assert Processes(2, tmp_path).run(work) == [True, True]
+    assert checkpoints.Processes(2, tmp_path).run(work) == [True, True]
 
 
 def test_parts_that_do_not_make_up_the_whole_are_no_checkpoint(tmp_path: pathlib.Path) -> None:
@@ -266,7 +226,9 @@ def test_parts_that_do_not_make_up_the_whole_are_no_checkpoint(tmp_path: pathlib
 
 
 def test_processes_that_share_no_folder_are_reported(tmp_path: pathlib.Path) -> None:
-    results = Processes(2, tmp_path / "one", tmp_path / "other").run(lambda me, writer: None)
+    results = checkpoints.Processes(2, tmp_path / "one", tmp_path / "other").run(
+        lambda me, writer: None
+    )
     assert all(isinstance(result, errors.BadConfigurationError) for result in results)
     assert "worker-1 does not see what worker-0 writes" in str(results[0])
 

@@ -15,7 +15,7 @@ from tfparallel_trainer.data import batch_division, feed, stream
 from tfparallel_trainer.engines import engine
 from tfparallel_trainer.engines.mesh.mesh_steps import MeshTrainStep
 from tfparallel_trainer.lifecycle import stall, termination
-from tfparallel_trainer.loop import observer, training
+from tfparallel_trainer.loop import observer, state_copier, training
 from tfparallel_trainer.reporting import console, progress_pusher, reports
 
 
@@ -110,6 +110,49 @@ def test_the_chiefs_clock_makes_all_save_after_the_same_step() -> None:
         save=lambda at: saved.append(at.step),
     ).run()
     assert saved == [3, 6, 9, 10]
+
+
+def test_the_state_is_copied_after_steps_that_are_not_saved() -> None:
+    saved, copied = list[int](), list[files.Position]()
+    spec = job_file.TrainerSpec.model_validate(
+        {"epochs": 1, "globalBatchSize": 3, "checkpoint": {"claim": "c", "everySteps": 4}}
+    )
+    copier = state_copier.StateCopier(
+        lambda at: lambda: copied.append(at),
+        decides=True,
+        clock=lambda: 0.0,  # a copy costs nothing
+        cpu_clock=lambda: 0.0,
+    )
+    loop = prepared(
+        spec,
+        ranks.feed_of(normalised.examples(), 2, 3),
+        copier=copier,
+        save=lambda at: saved.append(at.step),
+    )
+    loop.run()
+    copier.wait()
+    steps = [position.step for position in copied]
+    assert steps[0] == 1
+    assert len(steps) >= 2
+    assert saved == [4, 8, 10]
+    assert not {*steps} & {4, 8}  # Step 10 ends the epoch, which is saved after it.
+    assert all(position.example == 3 * position.step for position in copied if position.step < 10)
+
+
+@pytest.mark.parametrize(("saved_step", "expected"), [(1, [2]), (2, [])])
+def test_a_last_step_that_only_memory_has_is_saved(saved_step: int, expected: list[int]) -> None:
+    saved: list[int] = []
+    spec = job_file.TrainerSpec.model_validate(
+        {"steps": 2, "globalBatchSize": 3, "checkpoint": {"claim": "c"}}
+    )
+    prepared(
+        spec,
+        ranks.feed_of(normalised.examples(), 2, 3),
+        start=files.Position(step=2, epoch=0, example=6),
+        saved_step=saved_step,
+        save=lambda at: saved.append(at.step),
+    ).run()
+    assert saved == expected
 
 
 @pytest.mark.parametrize("knows", [True, False])

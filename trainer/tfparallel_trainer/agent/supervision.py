@@ -6,6 +6,7 @@ before a fork and begin again after it. It therefore asks no bucket either: the 
 bucket's client would be missing in the trainer, which would wait for them forever.
 """
 
+import dataclasses
 import os
 import pathlib
 import time
@@ -26,14 +27,23 @@ _FINAL = frozenset({exits.Exit.OUT_OF_MEMORY, *(code for code in exits.Exit if n
 """Exit codes after which the container ends: another run would end the same, here at least."""
 
 
+@dataclasses.dataclass(frozen=True, slots=True)
+class AttemptStart:
+    """What a trainer gets from its agent."""
+
+    start_time: float
+    """When the attempt began, by time.monotonic()."""
+    memory_files: tuple[int, ...] = ()
+    """Open files in the agent's memory, where trainers leave copies of the state for the next."""
+
+
 def supervise(
     env: MutableMapping[str, str], preload: Callable[[Settings], None], started: float
-) -> float:
+) -> AttemptStart:
     """Fork a trainer for each attempt, and end this process after the last one.
 
-    It returns in each trainer, with the time at which its attempt began, by time.monotonic(). Where
-    no agent helps, because the settings are wrong or the machine has no room for another process,
-    it returns in this process, which then trains itself.
+    It returns in each trainer. Where no agent helps, because the settings are wrong or the machine
+    has no room for another process, it returns in this process, which then trains itself.
 
     Args:
         env: the environment; a trainer gets the number of its attempt there.
@@ -43,14 +53,14 @@ def supervise(
     settings = _read_settings(env)
     target = None if settings is None else process_settings.agent_target(env)
     if settings is None or target is None:
-        return started
+        return AttemptStart(started)
     out = console.Console(settings.cluster.task.name)
     try:
         preload(settings)
     except Exception:
-        return started  # The trainer meets the same error, and reports it.
+        return AttemptStart(started)  # The trainer meets the same error, and reports it.
     child.prepare()
-    working_folder, run = pathlib.Path.cwd(), _first_run(env)
+    working_folder, run, memory_files = pathlib.Path.cwd(), _first_run(env), _create_files()
     while True:
         os.chdir(working_folder)  # Somebody may have emptied and recreated it.
         requests, oom_kills = child.Requests(), _count_oom_kills()
@@ -59,9 +69,9 @@ def supervise(
         except OSError as error:
             child.release()
             out.say(f"warning: no process can be forked ({error.strerror}), so this one trains")
-            return started
+            return AttemptStart(started)
         if pid == 0:
-            return started
+            return AttemptStart(started, memory_files)
         code = child.follow(pid, requests, float(settings.grace_seconds))
         is_over = requests.to_end or code in _FINAL or _count_oom_kills() > oom_kills
         next_run = None
@@ -91,6 +101,14 @@ def _first_run(env: Mapping[str, str]) -> agents.Run:
     return agents.Run(
         attempt=attempt, replica_attempt=int(env.get(environment.REPLICA_ATTEMPT, "0"))
     )
+
+
+def _create_files() -> tuple[int, ...]:
+    """Create empty files in memory: no limit of /dev/shm, and nothing to remove at the end."""
+    try:
+        return tuple(os.memfd_create(f"tfparallel-state-{number}") for number in range(2))
+    except OSError:  # The kernel or a sandbox does not let it.
+        return ()
 
 
 def _read_message(env: Mapping[str, str]) -> str:

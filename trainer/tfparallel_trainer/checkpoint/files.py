@@ -13,7 +13,7 @@ import json
 import re
 import zlib
 from collections.abc import Iterator, Mapping
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 import pydantic
@@ -102,6 +102,13 @@ class _Part(pydantic.BaseModel, frozen=True):
     arrays: dict[str, Entry]
 
 
+class PieceSource(Protocol):
+    """Where the data of a checkpoint lies: its directory, or memory."""
+
+    def read_range(self, name: str, offset: int, length: int) -> bytes:
+        """Read a part of a file; fewer than `length` bytes where the file ends."""
+
+
 class DamagedError(Exception):
     """A checkpoint is not whole; the text says what is wrong."""
 
@@ -124,17 +131,22 @@ def write_part(folder: directory.Directory, number: int, state: shard.State) -> 
                 continue
             piece, end = _write(data, weight_shard, number, end)
             written.setdefault(key, []).append(piece)
-            arrays[key] = Entry(
-                shape=weight_shard.whole.shape,
-                dtype=tf.as_dtype(weight_shard.variable.dtype).name,
-                label=weight_shard.whole.label,
-                pieces=tuple(written[key]),
-            )
+            arrays[key] = describe(weight_shard, tuple(written[key]))
     verify(folder, arrays, number)
     content = _Part(arrays=arrays).model_dump_json().encode()
     with folder.writer(_list(number)) as listing:
         listing.write(content)
     return zlib.crc32(content)
+
+
+def describe(weight_shard: shard.VariableShard, pieces: tuple[Piece, ...]) -> Entry:
+    """Describe the variable of a shard, of which these pieces are stored."""
+    return Entry(
+        shape=weight_shard.whole.shape,
+        dtype=tf.as_dtype(weight_shard.variable.dtype).name,
+        label=weight_shard.whole.label,
+        pieces=pieces,
+    )
 
 
 def complete(
@@ -205,7 +217,7 @@ def read(folder: directory.Directory, index: Index) -> Iterator[tuple[str, Any]]
 
 
 def blocks(
-    folder: directory.Directory, index: Index, key: str, box: shard.Box
+    source: PieceSource, index: Index, key: str, box: shard.Box
 ) -> Iterator[tuple[shard.Box, Any]]:
     """Yield a part of a variable in checked blocks, each with its position.
 
@@ -219,9 +231,9 @@ def blocks(
         if common is None:
             continue
         left -= common.size
-        yield from _blocks(folder, key, entry, piece, common)
+        yield from _blocks(source, key, entry, piece, common)
     if left:
-        raise DamagedError(f"{folder} lacks {left} elements of {key} ({entry.label})")
+        raise DamagedError(f"{source} lacks {left} elements of {key} ({entry.label})")
 
 
 def _write(
@@ -242,18 +254,18 @@ def _write(
 
 
 def _blocks(
-    folder: directory.Directory, key: str, entry: Entry, piece: Piece, box: shard.Box
+    source: PieceSource, key: str, entry: Entry, piece: Piece, box: shard.Box
 ) -> Iterator[tuple[shard.Box, Any]]:
     """Give the box of a piece, which it lies in."""
     dtype = np.dtype(tf.as_dtype(entry.dtype).as_numpy_dtype)
-    path = f"{folder}/{data_file(piece.part)}"
+    path = f"{source}/{data_file(piece.part)}"
     offset = piece.offset
     for block, checksum in zip(piece.box.blocks(piece.rows), piece.crc32s, strict=True):
         size = block.size * dtype.itemsize
         common = block.overlap(box)
         if common is not None:
             try:
-                content = folder.read_range(data_file(piece.part), offset, size)
+                content = source.read_range(data_file(piece.part), offset, size)
             except OSError as error:
                 raise _unread(path, error) from error
             if len(content) != size or zlib.crc32(content) != checksum:

@@ -172,7 +172,7 @@ def copied(state: State, previous: State | None = None) -> State:
                 copy = Copy(_array(entry.variable))
             else:
                 copy = previous.shares[rank][key].variable
-                np.copyto(copy.value, _shared_array(entry.variable))
+                read_into(entry.variable, copy.value)
             copies[key] = dataclasses.replace(entry, variable=copy)
         shares.append(copies)
     return dataclasses.replace(state, shares=shares)
@@ -207,6 +207,11 @@ def blocks(variable: Any) -> Iterator[Any]:
     for low in range(0, shape[0], rows):
         block = value[low : low + rows]
         yield block if isinstance(block, np.ndarray) else block.numpy()
+
+
+def read_into(variable: Any, array: Any) -> None:
+    """Copy the value of a variable into an array of its shape and type."""
+    np.copyto(array, _shared_array(variable))
 
 
 def assign(variable: Any, parts: Iterator[Placed]) -> None:

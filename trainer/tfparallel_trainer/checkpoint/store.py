@@ -5,11 +5,21 @@ publishes a checkpoint once all parts exist. A single process is its own chief.
 """
 
 import contextlib
+import dataclasses
 import errno
-from collections.abc import Callable, Mapping
+import functools
+from collections.abc import Callable, Sequence
 
 from tfparallel_trainer import errors
-from tfparallel_trainer.checkpoint import entries, files, keys, owner, retention, shard
+from tfparallel_trainer.checkpoint import (
+    entries,
+    files,
+    memory_copies,
+    owner,
+    reading,
+    retention,
+    shard,
+)
 from tfparallel_trainer.comms import agreement
 from tfparallel_trainer.contract import outputs
 from tfparallel_trainer.lifecycle import error_classes
@@ -17,6 +27,16 @@ from tfparallel_trainer.storage import directory
 
 _SHARED_BITS = 60
 _FULL = (errno.ENOSPC, errno.EDQUOT)
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class CheckpointCopy:
+    """A copy of the state, from which a checkpoint is written."""
+
+    save: Callable[[], None]
+    """Writes the checkpoint; it raises as `Store.save` does."""
+    complete: Callable[[], None] | None = None
+    """Completes the copy, as `Store.copy_in_memory` says. None: it ends with this process."""
 
 
 class Store:
@@ -32,13 +52,14 @@ class Store:
         together: agreement.Peers | None = None,
         namespace: str = "",
         module_sum: str = "",
+        memory_files: Sequence[int] = (),
     ) -> None:
         """Take the folder for an attempt at the job of this uid; None takes the next number.
 
         `together` are the processes that each hold a part; absent: this one holds all. The
         `namespace` is the job's, because jobs of another one may use the same bucket. The
         `module_sum` is the SHA-256 of the user's module; absent: changes of the module are not
-        logged.
+        logged. `memory_files` are open files of the agent, for copies that outlive this process.
 
         Raises:
             PreemptedError: a newer attempt has already taken it.
@@ -53,6 +74,11 @@ class Store:
         self._saves = 0
         self._module_sum = module_sum
         self._copy: shard.State | None = None
+        self._memory = memory_copies.MemoryCopies(memory_files, self._peers, say)
+        self.saved_step = 0
+        """Step of the newest checkpoint that `restore` has seen; 0 without one."""
+        self.source = str(folder)
+        """Where `restore` has found the state."""
         self._retention = retention.Retention(folder, keep, self._peers, say)
         if self._peers.is_chief:
             self._owner = self._take(job, attempt, namespace)
@@ -80,10 +106,37 @@ class Store:
         if self._peers.is_chief:
             owner.check(self._folder, self._owner)
 
-    def copy(self, state: shard.State) -> shard.State:
-        """Copy a state in order to save it; overwrites the last copy."""
-        self._copy = shard.copied(state, self._copy)
-        return self._copy
+    def copy(self, state: shard.State, at: files.Position) -> CheckpointCopy:
+        """Copy a state in order to save it; the copy before must be saved."""
+        if not self._memory.is_reserved:
+            self._copy = shard.copied(state, self._copy)
+            return CheckpointCopy(functools.partial(self.save, self._copy, at))
+        copy = self._memory.copy(self._describe(at), for_checkpoint=True)
+
+        def save() -> None:
+            try:
+                self.save(copy.state, at)
+            finally:
+                self._memory.release()
+
+        return CheckpointCopy(save, copy.seal)
+
+    def reserve_memory(self, state: shard.State) -> bool:
+        """Take memory for copies of a state that outlive this process, before training.
+
+        Returns whether `copy_in_memory` works, the same on all processes that have a store.
+        """
+        return self._memory.reserve(state)
+
+    def copy_in_memory(self, at: files.Position) -> Callable[[], None]:
+        """Copy the state for which memory is reserved; returns a function that completes the copy.
+
+        The function may run while training continues, and must have returned before the next copy.
+        """
+        return self._memory.copy(self._describe(at)).seal
+
+    def _describe(self, at: files.Position) -> files.Index:
+        return files.Index(attempt=self.attempt, position=at, parts=())
 
     def save(self, state: shard.State, at: files.Position) -> None:
         """Save all variables as the checkpoint of a step, and remove the oldest beyond `keep`.
@@ -164,16 +217,24 @@ class Store:
         self._folder.publish(draft, entries.name(at.step), index)
 
     def restore(self, state: shard.State) -> files.Position | None:
-        """Assign the newest whole checkpoint to the variables; None when there is none.
+        """Assign the newest whole state to the variables; None when there is none.
 
-        It may have been saved under any mesh. Each process reads only the parts of its ranks. Newer
-        ones that are damaged are quarantined.
+        It is that of a copy in memory, if all processes have one which is as new as the newest
+        checkpoint. Otherwise it is that of a checkpoint, which may have been saved under any mesh.
+        Each process reads only the parts of its ranks. Newer checkpoints that are damaged are
+        quarantined.
 
         Raises:
             BadConfigurationError: it is one of another model.
             StorageError: it changed while it was read, or the storage does not give any.
         """
         steps = [entries.step_of(folder) for folder in entries.checkpoints(self._folder)]
+        (self.saved_step, *_) = self._peers.gather(steps[-1] if steps else 0)
+        position = self._memory.restore(state, oldest=self.saved_step)
+        if position is not None:
+            self.source = "memory"
+            self._compare_module()
+            return position
         passed: list[tuple[directory.Directory, retention.Health]] = []
         while True:
             (step, *_) = self._peers.gather(steps[-1] if steps else -1)
@@ -187,9 +248,10 @@ class Store:
             if index is None:
                 passed.append((folder, health))
                 continue
-            self._assign(folder, index, state)
+            reading.assign(folder, index, state)
             self._retention.quarantine(folder for folder, _ in passed)
             self._compare_module()
+            self.saved_step = step
             return index.position
         if any(health is retention.Health.UNREADABLE for _, health in passed):
             raise errors.StorageError(
@@ -197,6 +259,7 @@ class Store:
                 "them to begin from step 0."
             ).on_every_process()
         self._retention.quarantine(folder for folder, _ in passed)
+        self.saved_step = 0
         return None
 
     def _note_module(self) -> None:
@@ -216,17 +279,6 @@ class Store:
             name = self._module_sum.split(maxsplit=1)[1].strip()
             self._say(f"note: {name} has changed since the checkpoint; the changed one trains on")
 
-    def _assign(self, folder: directory.Directory, index: files.Index, state: shard.State) -> None:
-        try:
-            for key, weight_shard in state.each():
-                parts = files.blocks(folder, index, key, weight_shard.box)
-                shard.assign(
-                    weight_shard.variable,
-                    ((at.within(weight_shard.box), block) for at, block in parts),
-                )
-        except files.DamagedError as error:
-            raise errors.StorageError(f"{folder} was whole and is now damaged: {error}") from error
-
     def _verified(
         self, folder: directory.Directory, state: shard.State
     ) -> tuple[files.Index | None, retention.Health]:
@@ -234,10 +286,8 @@ class Store:
         index, refused, health = None, None, retention.Health.WHOLE
         try:
             index = files.read_index(folder)
-            check(folder, index, state.wholes)
-            for key, weight_shard in state.each():
-                for _ in files.blocks(folder, index, key, weight_shard.box):
-                    pass
+            reading.check(folder, index, state.wholes)
+            reading.verify(folder, index, state)
         except files.DamagedError as error:
             is_lasting = not isinstance(error, files.UnreadableError)
             health = retention.Health.DAMAGED if is_lasting else retention.Health.UNREADABLE
@@ -298,32 +348,3 @@ class Store:
         for draft in entries.drafts(self._folder):
             if draft != but:
                 self._folder.remove(draft)
-
-
-def check(
-    folder: directory.Directory, index: files.Index, wholes: Mapping[str, shard.FullVariable]
-) -> None:
-    """Refuse (BadConfigurationError) a checkpoint of another model, by keys, shapes and labels."""
-
-    def shown(key: str) -> str:
-        return f"{key} ({(index.arrays.get(key) or wholes[key]).label})"
-
-    there = {key: entry.shape for key, entry in index.arrays.items()}
-    here = {key: whole.shape for key, whole in wholes.items()}
-    differing = keys.differences(there, here, shown)
-    if differing:
-        raise errors.BadConfigurationError(
-            f"{folder} is a checkpoint of another model: {differing}. "
-            "Give the changed model another claim or uri, or remove the checkpoints."
-        )
-    exchanged = keys.exchanged(
-        {key: entry.label for key, entry in index.arrays.items() if keys.is_weight(key)},
-        {key: whole.label for key, whole in wholes.items() if keys.is_weight(key)},
-    )
-    if exchanged is not None:
-        label, then, now = exchanged
-        raise errors.BadConfigurationError(
-            f"{folder} is a checkpoint of another model: {label} is {then} there and {now} here, "
-            "so weights would change places. Give the model its order again, give the changed one "
-            "another claim or uri, or remove the checkpoints."
-        )

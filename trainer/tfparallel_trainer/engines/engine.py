@@ -35,6 +35,8 @@ class StepRequest(enum.IntEnum):
     """Observers have changed variables since the last step. All processes say so, or none does."""
     FAILED = 5
     """A process could not write a checkpoint, so all processes exit."""
+    COPY = 6
+    """By the chief's clock it is time to copy the state in memory."""
 
 
 Check = Callable[[], verification.Check]

@@ -2,7 +2,6 @@
 
 import contextlib
 import dataclasses
-import functools
 import itertools
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
@@ -61,6 +60,8 @@ class RunContext:
     has_twins: bool = False
     """Whether the script gives a model. Each further device gets a copy, built from its
     configuration."""
+    memory_files: Sequence[int] = ()
+    """Open files of the agent, for copies of the state that outlive this process."""
     until_end: contextlib.ExitStack = dataclasses.field(default_factory=contextlib.ExitStack)
     """Contexts that last until the run ends; `train_to_end` closes them."""
     until_first_step: contextlib.ExitStack = dataclasses.field(default_factory=contextlib.ExitStack)
@@ -136,6 +137,8 @@ class EngineSetup:
     state: shard.State
     """The variables that this process writes to a checkpoint."""
     start: files.Position
+    saved_step: int
+    """Step of the newest checkpoint; 0 without one. The start may be newer."""
     attempt: int
     """Number of this attempt, from 1."""
     advice: list[str]
@@ -147,14 +150,21 @@ class EngineSetup:
     placement: Callable[[], progress.Placement | None] = lambda: None
     steps_by_worker: dict[str, int] | None = None
 
-    def copy_state(self, at: files.Position) -> Callable[[], None] | None:
-        """Copy the state; returns a function that saves it as a checkpoint.
-
-        None: this process saves none.
-        """
+    def copy_state(self, at: files.Position) -> store.CheckpointCopy | None:
+        """Copy the state in order to save a checkpoint. None: this process saves none."""
         if self.saved is None:
             return None
-        return functools.partial(self.saved.save, self.saved.copy(self.state), at)
+        return self.saved.copy(self.state, at)
+
+    def reserve_memory(self) -> Callable[[files.Position], Callable[[], None]] | None:
+        """Take memory for copies of the state that outlive this process.
+
+        Returns a function that copies the state, and returns one that completes the copy. None:
+        this process makes no copies. All processes call it alike.
+        """
+        if self.saved is None or not self.saved.reserve_memory(self.state):
+            return None
+        return self.saved.copy_in_memory
 
 
 def prepare(
@@ -189,6 +199,8 @@ def prepare(
                 say,
                 namespace=settings.namespace,
                 module_sum=settings.module_sum,
+                # Servers have the state of their jobs, and live on when the chief ends.
+                memory_files=() if settings.uses_servers else context.memory_files,
             )
         context.until_end.enter_context(saved.living())
     cut = division or division_for(mesh, settings, len(device_names))
@@ -215,16 +227,19 @@ def prepare(
     shards = shard.undivided(keys.for_training(replicas[0].model, replicas[0].optimizer))
     watch.moved("reading the newest checkpoint began")
     restored = saved.restore(shards) if saved is not None else None
-    if restored is not None:
-        say(f"resuming after step {restored.step} from {settings.checkpoints}")
+    if saved is not None and restored is not None:
+        say(f"resuming after step {restored.step} from {saved.source}")
     weights = settings.job.trainer.initial_weights
     if restored is None and weights is not None and settings.cluster.is_chief:
         watch.moved("reading the initial weights began")
         initial_weights.load(replicas[0].model, weights, settings.source_dir)
         say(f"starting with the weights of {weights}")
     start = restored or files.Position(step=0, epoch=settings.first_epoch, example=0)
+    saved_step = 0 if saved is None else saved.saved_step
     with watch.waiting():
-        step, epoch, example = state.share(replicas, [start.step, start.epoch, start.example])
+        step, epoch, example, saved_step = state.share(
+            replicas, [start.step, start.epoch, start.example, saved_step]
+        )
     return EngineSetup(
         replicas=replicas,
         training=training,
@@ -232,6 +247,7 @@ def prepare(
         saved=saved,
         state=shards,
         start=files.Position(step=step, epoch=epoch, example=example, observer=start.observer),
+        saved_step=saved_step,
         attempt=saved.attempt if saved is not None else settings.attempt or 1,
         advice=checks.advice(replicas[0].model, cut.ranks),
     )

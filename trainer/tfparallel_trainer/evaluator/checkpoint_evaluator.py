@@ -9,7 +9,7 @@ import time
 from collections.abc import Iterator
 
 from tfparallel_trainer import errors, user
-from tfparallel_trainer.checkpoint import entries, files, keys, shard, store
+from tfparallel_trainer.checkpoint import entries, files, keys, reading, shard
 from tfparallel_trainer.comms import devices, shape
 from tfparallel_trainer.contract import outputs
 from tfparallel_trainer.data import batch_division, data_functions
@@ -104,7 +104,7 @@ class CheckpointEvaluator:
             return None
         try:
             index = files.read_index(folder)
-            store.check(folder, index, self._wholes)
+            reading.check(folder, index, self._wholes)
             for key, array in files.read(folder, index):
                 self._variables[key].assign(array)
                 self._moved(f"reading {key} of {folder.name}")

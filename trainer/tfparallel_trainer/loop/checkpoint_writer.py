@@ -18,6 +18,11 @@ class CheckpointWriter:
         self._error: Exception | None = None
 
     @property
+    def is_busy(self) -> bool:
+        """Whether a write is under way."""
+        return self._thread is not None and self._thread.is_alive()
+
+    @property
     def error(self) -> Exception | None:
         """What has ended a write, until `wait` raises it."""
         return self._error

@@ -23,6 +23,7 @@ from tfparallel_trainer.loop import (
     exit_report,
     observer,
     quick_start,
+    state_copier,
     training,
 )
 from tfparallel_trainer.reporting import (
@@ -119,18 +120,28 @@ def _loop(
     """Put together the outer loop around an engine."""
     settings = context.settings
 
+    copy = engine_setup.reserve_memory()
+    copier = state_copier.StateCopier(
+        copy,
+        decides=copy is not None and settings.cluster.is_chief,
+        barrier=trainer.barrier if _has_parts(engine_setup) else lambda: None,
+    )
+
     def save(at: files.Position) -> None:
         began = time.monotonic()
         writer.wait()  # memory has room for one copy
-        save_copy = engine_setup.copy_state(at)
-        if save_copy is None:
+        copier.wait()
+        state_copy = engine_setup.copy_state(at)
+        if state_copy is None:
             return
+        if state_copy.complete is not None:
+            copier.complete(state_copy.complete)
         reporter.flush()  # not in the background: callbacks may write these files
         copied = time.monotonic()
 
         def write() -> None:
             with context.stop.saving():
-                save_copy()
+                state_copy.save()
             reporter.event(
                 outputs.TrainEvent.CHECKPOINT,
                 at.step,
@@ -154,8 +165,10 @@ def _loop(
         schedule=training.CheckpointSchedule(spec.checkpoint, settings.cluster.is_chief),
         save=save,
         writer=writer,
+        copier=copier,
         observer=observe(engine_setup),
         start=engine_setup.start,
+        saved_step=engine_setup.saved_step,
         until_first_step=context.until_first_step,
     )
 
@@ -165,7 +178,7 @@ def _checkpoint_writer(
     context: setup.RunContext, engine_setup: setup.EngineSetup
 ) -> Iterator[checkpoint_writer.CheckpointWriter]:
     """Let what is being written come to its end, however the body or the process ends."""
-    has_parts = engine_setup.saved is not None and engine_setup.saved.has_parts
+    has_parts = _has_parts(engine_setup)
     writer = checkpoint_writer.CheckpointWriter(
         context.watch.waiting if has_parts else contextlib.nullcontext
     )
@@ -179,6 +192,11 @@ def _checkpoint_writer(
             writer.join()
             if writer.error is not None:
                 context.out.say(f"warning: {writer.error}")
+
+
+def _has_parts(engine_setup: setup.EngineSetup) -> bool:
+    """Whether several processes have parts of the state."""
+    return engine_setup.saved is not None and engine_setup.saved.has_parts
 
 
 def _start(context: setup.RunContext, engine_setup: setup.EngineSetup) -> Mapping[str, Any]:

@@ -4,6 +4,7 @@ Every process runs the same loop and decides alike: from counts, and from reques
 sums over all processes. No process acts on its clock or a signal alone. An engine may have steps
 pending. Counts are of submitted steps, and the loop saves and evaluates only when none is pending.
 A checkpoint is copied at its step and written while training continues (`checkpoint_writer`).
+Between checkpoints the state is copied in memory, if an agent keeps it (`state_copier`).
 """
 
 import contextlib
@@ -22,6 +23,7 @@ from tfparallel_trainer.lifecycle import stall
 from tfparallel_trainer.lifecycle.termination import Termination
 from tfparallel_trainer.loop.checkpoint_writer import CheckpointWriter
 from tfparallel_trainer.loop.observer import Observer
+from tfparallel_trainer.loop.state_copier import StateCopier
 from tfparallel_trainer.reporting import reports
 
 
@@ -81,14 +83,17 @@ class Training:
     writes it."""
     writer: CheckpointWriter = dataclasses.field(default_factory=CheckpointWriter)
     """Where the write continues."""
+    copier: StateCopier = dataclasses.field(default_factory=StateCopier)
     observer: Observer
     start: files.Position
+    saved_step: int = 0
+    """Step of the newest checkpoint; 0 without one."""
     until_first_step: contextlib.ExitStack = dataclasses.field(default_factory=contextlib.ExitStack)
     """What lasts until the first step is made and compared."""
 
     def __post_init__(self) -> None:
         self.examples.restore(feed.FeedPosition(self.start.epoch, self.start.example))
-        self._step = self._saved_at = self.start.step
+        self._step, self._saved_at = self.start.step, self.saved_step
         self._tally = reports.Tally()
         self._batches = self._changes = 0
         self._counted_steps: int | None = None
@@ -131,6 +136,7 @@ class Training:
         self.observer.training_begins()
         while not self._finished():
             self._run_epoch()
+        self._save()  # if it resumed after the last step, which no checkpoint has
         if not self._ended_epoch and self.observer.evaluates_after(self._place.epoch - 1):
             self._evaluate()
         self.writer.wait()
@@ -176,6 +182,8 @@ class Training:
                 return False
             if StepRequest.SAVE in requests or self.schedule.due_after(self._step):
                 self._save()
+            elif StepRequest.COPY in requests:
+                self._copy()
             if StepRequest.REPORT in requests:
                 self._report()
         return True
@@ -210,6 +218,7 @@ class Training:
             StepRequest.METRICS: self.observer.each_batch,
             StepRequest.CHANGED: self.observer.changes > self._changes,
             StepRequest.FAILED: self.writer.error is not None,
+            StepRequest.COPY: self.copier.due,
         }
         self._changes = self.observer.changes
         own_requests = frozenset(request for request, is_set in is_requested.items() if is_set)
@@ -290,8 +299,16 @@ class Training:
                 self.save(self.position)
                 self.engine.barrier()  # nobody is short of time while another one waits or copies
             self.schedule.saved()
+            self.copier.postpone()
             self.watch.moved(f"the checkpoint of step {self._step}")
             self._saved_at = self._step
+
+    def _copy(self) -> None:
+        """Copy the state in memory; a loss that is not finite ends training with the next step."""
+        self._drain()
+        with self.reporter.times.checkpointing(), self.copier.timed():
+            self.copier.copy(self.position)
+            self.engine.barrier()  # the cost is that of the slowest process
 
     def _values(self) -> dict[str, float]:
         """Loss and metrics of the epoch so far."""

@@ -1,10 +1,16 @@
-"""A gang on this machine whose trainer is killed: agents stay, and the result is the same."""
+"""A gang on this machine whose trainer is killed: agents stay, and the result is the same.
+
+The state that agents have in memory is newer than the newest checkpoint.
+"""
 
 import asyncio
+import functools
+import itertools
 import os
 import pathlib
 import shutil
 import signal
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -13,7 +19,7 @@ from testing import paths, waiting
 from testing.operator import local_jobs as jobs
 from testing.trainer import weights
 from tfparallel.backends.local import local_run
-from tfparallel.job_source import source
+from tfparallel.job_source import source as local_source
 from tfparallel_operator.api import names
 
 pytestmark = pytest.mark.timeout(400)
@@ -21,8 +27,51 @@ pytestmark = pytest.mark.timeout(400)
 MODEL = paths.ROOT / "testing/trainer/models/slow_stream.py"
 STEPS = 60
 
+LAYOUTS: dict[str, dict[str, Any]] = {
+    "Mirrored": {"replicas": 1, "strategy": "Mirrored"},
+    "MultiWorkerMirrored": {"replicas": 2},
+    "ModelSplit": {"replicas": 2, "strategy": "ModelSplit", "mesh": {"stage": 2}},
+}
 
-def _job(mark: str, **spec: Any) -> dict[str, Any]:
+HOOK = """
+import json, os, signal
+from tfparallel_trainer.checkpoint import memory_file, shard
+
+task = json.loads(os.environ["TF_CONFIG"])["task"]
+is_killed = os.environ["TFPARALLEL_ATTEMPT"] == "1" and task["index"] == INDEX
+begin, seal = memory_file.MemoryCopy.__init__, memory_file.MemoryCopy.seal
+read_into = shard.read_into
+begun = variables = 0
+
+def kill_at(moment):
+    if is_killed and begun == 6 and moment == "MOMENT":
+        os.kill(os.getpid(), signal.SIGKILL)
+
+def count_copy(self, *arguments):
+    global begun, variables
+    begun, variables = begun + 1, 0
+    begin(self, *arguments)
+
+def count_variable(*arguments):
+    global variables
+    variables += 1
+    if variables == 3:
+        kill_at("copying")
+    read_into(*arguments)
+
+def tell(self):
+    kill_at("before it is complete")
+    seal(self)
+    print(f"the copy of step {self._description.index.position.step} is complete", flush=True)
+    kill_at("complete")
+
+memory_file.MemoryCopy.__init__, memory_file.MemoryCopy.seal = count_copy, tell
+shard.read_into = count_variable
+"""
+"""Kills a trainer at a moment of its sixth copy."""
+
+
+def _job(mark: str, replicas: int = 2, **spec: Any) -> dict[str, Any]:
     variables = [{"name": jobs.MARK, "value": mark}]
     worker = {"spec": {"containers": [{"name": "tensorflow", "env": variables}]}}
     trainer = {
@@ -32,40 +81,65 @@ def _job(mark: str, **spec: Any) -> dict[str, Any]:
         "verify": "Off",
         "checkpoint": {"claim": "c", "everySteps": 7},
     }
-    return jobs.job({"Worker": {"replicas": 2, "template": worker}}, trainer=trainer, **spec)
+    return jobs.job({"Worker": {"replicas": replicas, "template": worker}}, trainer=trainer, **spec)
 
 
 @pytest.fixture(scope="module")
-def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
-    """The last checkpoint of the job, without a loss."""
-    folder = tmp_path_factory.mktemp("undisturbed")
-    shutil.copy(MODEL, folder / "model.py")
-    outcome, recorder = asyncio.run(jobs.finish(folder, _job(jobs.new_mark())))
-    assert outcome.job.status.state is names.State.SUCCEEDED, recorder.lines
-    return weights.checkpoint(folder / "out/claims/c/job")
+def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], dict[str, Any]]:
+    """Gives the last checkpoint of a layout's job, without a loss."""
+
+    @functools.cache
+    def finish(layout: str) -> dict[str, Any]:
+        folder = tmp_path_factory.mktemp("undisturbed")
+        shutil.copy(MODEL, folder / "model.py")
+        job = _job(jobs.new_mark(), **LAYOUTS[layout])
+        outcome, recorder = asyncio.run(jobs.finish(folder, job))
+        assert outcome.job.status.state is names.State.SUCCEEDED, recorder.lines
+        return weights.checkpoint(folder / "out/claims/c/job")
+
+    return finish
 
 
-@pytest.mark.parametrize(("depth", "stay"), [(2, 4), (1, 2)], ids=["trainer", "agent"])
+@pytest.fixture
+def expected(layout: str, undisturbed: Callable[[str], dict[str, Any]]) -> dict[str, Any]:
+    """The last checkpoint of the layout of a test, without a loss."""
+    return undisturbed(layout)
+
+
+@pytest.mark.parametrize(
+    ("layout", "replica", "depth", "stay", "source"),
+    [
+        pytest.param("MultiWorkerMirrored", 1, 2, 4, "memory", id="trainer"),
+        pytest.param("MultiWorkerMirrored", 1, 1, 2, "memory", id="agent"),
+        pytest.param("MultiWorkerMirrored", 0, 1, 2, "disk", id="chief's agent"),
+        pytest.param("ModelSplit", 1, 1, 2, "disk", id="agent of a stage"),
+    ],
+)
 async def test_a_killed_process_costs_no_other_result(
-    tmp_path: pathlib.Path, undisturbed: dict[str, Any], depth: int, stay: int
+    tmp_path: pathlib.Path,
+    expected: dict[str, Any],
+    layout: str,
+    replica: int,
+    depth: int,
+    stay: int,
+    source: str,
 ) -> None:
     shutil.copy(MODEL, tmp_path / "model.py")
     mark = jobs.new_mark()
     recorder = jobs.RecordingWatcher()
-    job_source = source.read(jobs.write(tmp_path, _job(mark)))
+    job_source = local_source.read(jobs.write(tmp_path, _job(mark, **LAYOUTS[layout])))
     running = asyncio.create_task(local_run.run(job_source, tmp_path / "out", recorder))
 
     def has_stepped(attempt: int) -> bool:
         assert not running.done(), recorder.lines[-20:]
-        resumed = [line for line in recorder.lines_of("worker-0") if "resuming after" in line]
-        return len(resumed) == attempt - 1 and bool(
+        return len(_resumptions(recorder)) == attempt - 1 and bool(
             recorder.reports and recorder.reports[-1].step >= 10
         )
 
     await waiting.until_in_loop(lambda: has_stepped(1), "some steps", 200)
     before = {replica: jobs.chain(mark, replica) for replica in (0, 1)}
     assert [len(chain) for chain in before.values()] == [3, 3]
-    os.kill(before[1][depth], signal.SIGKILL)
+    os.kill(before[replica][depth], signal.SIGKILL)
     await waiting.until_in_loop(lambda: has_stepped(2), "the restart", 200)
     after = {pid for replica in (0, 1) for pid in jobs.chain(mark, replica)}
     outcome = await running
@@ -75,7 +149,35 @@ async def test_a_killed_process_costs_no_other_result(
     supervisors_and_agents = {pid for chain in before.values() for pid in chain[:2]}
     assert len(supervisors_and_agents & after) == stay
     assert jobs.processes(mark) == []
-    weights.assert_same_bits(weights.checkpoint(tmp_path / "out/claims/c/job"), undisturbed)
+    (resumption,) = _resumptions(recorder)
+    assert resumption.endswith("from memory") == (source == "memory"), resumption
+    weights.assert_same_bits(weights.checkpoint(tmp_path / "out/claims/c/job"), expected)
+
+
+@pytest.mark.parametrize("moment", ["copying", "before it is complete", "complete"])
+@pytest.mark.parametrize("layout", LAYOUTS)
+async def test_the_newest_complete_copy_is_taken(
+    tmp_path: pathlib.Path,
+    expected: dict[str, Any],
+    layout: str,
+    moment: str,
+) -> None:
+    """A trainer is killed in a copy, or right after it, by itself, so at that very moment."""
+    index = 1 if layout == "ModelSplit" else 0
+    hook = HOOK.replace("MOMENT", moment).replace("INDEX", str(index))
+    (tmp_path / "model.py").write_text(MODEL.read_text() + hook)
+    outcome, recorder = await jobs.finish(tmp_path, _job(jobs.new_mark(), **LAYOUTS[layout]))
+    status = outcome.job.status
+    assert status.state is names.State.SUCCEEDED, recorder.lines[-20:]
+    assert (status.attempt, status.restarts.failure) == (2, 1)
+    (resumption,) = _resumptions(recorder)
+    lines = recorder.lines_of(f"worker-{index}")
+    first_attempt = itertools.takewhile(lambda line: "resuming after" not in line, lines)
+    complete = [line for line in first_attempt if "is complete" in line]
+    assert len(complete) == (6 if moment == "complete" else 5)
+    step = complete[-1].partition("of step ")[2].split()[0]
+    assert resumption.endswith(f"resuming after step {step} from memory")
+    weights.assert_same_bits(weights.checkpoint(tmp_path / "out/claims/c/job"), expected)
 
 
 async def test_agents_end_with_their_job(tmp_path: pathlib.Path) -> None:
@@ -86,3 +188,8 @@ async def test_agents_end_with_their_job(tmp_path: pathlib.Path) -> None:
     assert outcome.job.status.state is names.State.FAILED
     assert outcome.job.status.attempt == 2
     assert jobs.processes(mark) == []
+
+
+def _resumptions(recorder: jobs.RecordingWatcher) -> list[str]:
+    """The lines in which the first worker says where it resumes."""
+    return [line for line in recorder.lines_of("worker-0") if "resuming after" in line]

@@ -55,7 +55,12 @@ class SplitRun(engine.RunTemplate):
         checks.check(bare)
         with context.watch.waiting("the wait for another job's end"):
             model_state = self._model_state = persistence.Persistence(
-                settings, module, all_peers, self._ranks.local, context.out.say
+                settings,
+                module,
+                all_peers,
+                self._ranks.local,
+                context.out.say,
+                context.memory_files,
             )
         self._compare_models(
             bare, examples.spec
@@ -78,6 +83,7 @@ class SplitRun(engine.RunTemplate):
             saved=saved,
             state=model_state.state,
             start=model_state.start(),
+            saved_step=0 if saved is None else saved.saved_step,
             attempt=saved.attempt if saved is not None else settings.attempt or 1,
             advice=[*checks.advice(bare, mesh.data), *self._warn_of_memory()],
             export=export,

@@ -59,10 +59,12 @@ class StrategyRun(engine.RunTemplate):
             self._compare_models(traced, engine_setup.training.spec)
         start = engine_setup.start
         with context.watch.waiting():
-            step, epoch, example = traced.share_state([start.step, start.epoch, start.example])
+            step, epoch, example, saved_step = traced.share_state(
+                [start.step, start.epoch, start.example, engine_setup.saved_step]
+            )
         position = files.Position(step=step, epoch=epoch, example=example, observer=start.observer)
         self.barrier = traced.barrier
-        return dataclasses.replace(engine_setup, start=position)
+        return dataclasses.replace(engine_setup, start=position, saved_step=saved_step)
 
     def build_engine(self, engine_setup: setup.EngineSetup) -> engine.Engine:
         """Build the steps. The first call of each traces it."""

@@ -35,6 +35,7 @@ class Persistence:
         peers: agreement.Peers,
         ranks: Sequence[rank_model.RankModel],
         say: Callable[[str], None],
+        memory_files: Sequence[int] = (),
     ) -> None:
         """Check that the state of these ranks can be saved and exported.
 
@@ -52,21 +53,23 @@ class Persistence:
         self.saved: store.Store | None = None
         """The store. None: the job saves no checkpoints."""
         if checkpoint:
-            self.saved = self._store(settings.checkpoints, checkpoint.keep, settings.module_sum)
+            self.saved = self._store(
+                settings.checkpoints, checkpoint.keep, settings.module_sum, memory_files
+            )
         self._exporting = settings.results.child(".exporting")
         """Folder of the exported state, if no checkpoint has it."""
         # Detect now, and not after training, a folder that processes do not share.
         self._unsaved = None if checkpoint else self._store(self._exporting, 1)
 
     def start(self) -> files.Position:
-        """Restore the newest checkpoint, or load the job's initial weights.
+        """Restore the newest state, or load the job's initial weights.
 
         Returns where training starts, the same on all processes. A checkpoint or weights of another
         model are refused.
         """
         restored = None if self.saved is None else self.saved.restore(self.state)
-        if restored is not None:
-            self._say(f"resuming after step {restored.step} from {self._settings.checkpoints}")
+        if self.saved is not None and restored is not None:
+            self._say(f"resuming after step {restored.step} from {self.saved.source}")
             return restored
         weights = self._settings.job.trainer.initial_weights
         if weights is not None:
@@ -96,11 +99,17 @@ class Persistence:
             if refused is not None:
                 self._say(f"warning: {refused}")
 
-    def _store(self, folder: directory.Directory, keep: int, module_sum: str = "") -> store.Store:
+    def _store(
+        self,
+        folder: directory.Directory,
+        keep: int,
+        module_sum: str = "",
+        memory_files: Sequence[int] = (),
+    ) -> store.Store:
         job, attempt = self._settings.job_uid, self._settings.attempt
         namespace = self._settings.namespace
         return store.Store(
-            folder, keep, job, attempt, self._say, self._peers, namespace, module_sum
+            folder, keep, job, attempt, self._say, self._peers, namespace, module_sum, memory_files
         )
 
 
