@@ -50,6 +50,9 @@ _NO_PROXY = ("no_proxy", "NO_PROXY")
 _PYTHONS = ("python", "python3")
 _FORKS = sys.platform == "linux"
 
+_OF_CLUSTERS = frozenset({environment.JOB_NAMESPACE, environment.AGENT_URL})
+"""Variables of pods: this run has no namespace, and agents here ask at an address of its own."""
+
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Translation:
@@ -101,7 +104,7 @@ class Launcher:
         resolved = {
             name: self.addresses.apply(local.apply(value))
             for name, value in declared.items()
-            if name != environment.JOB_NAMESPACE  # no namespace has this run
+            if name not in _OF_CLUSTERS
         }
         command = [
             self.addresses.apply(local.apply(expansion.expand(word, declared)))

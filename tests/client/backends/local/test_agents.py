@@ -190,6 +190,17 @@ async def test_agents_end_with_their_job(tmp_path: pathlib.Path) -> None:
     assert jobs.processes(mark) == []
 
 
+async def test_a_trainer_that_another_program_starts_has_no_agent(tmp_path: pathlib.Path) -> None:
+    shows = "import os\nprint('agent:', 'TFPARALLEL_AGENT_URL' in os.environ)\nos._exit(1)\n"
+    (tmp_path / "model.py").write_text(f"{jobs.MODULE}{shows}")
+    job_source = local_source.read(jobs.write(tmp_path, _job(jobs.new_mark(), replicas=1)))
+    recorder = jobs.RecordingWatcher()
+    await local_run.run(
+        job_source, tmp_path / "out", recorder, wrappers={"worker-0": ("env", "PYTHONUNBUFFERED=1")}
+    )
+    assert "agent: False" in recorder.lines_of("worker-0")
+
+
 def _resumptions(recorder: jobs.RecordingWatcher) -> list[str]:
     """The lines in which the first worker says where it resumes."""
     return [line for line in recorder.lines_of("worker-0") if "resuming after" in line]
