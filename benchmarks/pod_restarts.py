@@ -138,9 +138,9 @@ def _new_steps(volume: volumes.Volume) -> Sequence[float]:
         return ()
     # While a process starts, there is no step.
     start = datetime.datetime.fromisoformat(began[1]).timestamp() - _STARTS_SECONDS
-    made = _steps(volume)
-    last = max(step for step, moment in made if moment < start)
-    return [moment for step, moment in made if step > last and moment > start]
+    all_steps = _steps(volume)
+    last = max(step for step, moment in all_steps if moment < start)
+    return [moment for step, moment in all_steps if step > last and moment > start]
 
 
 def _await(moments: Callable[[], Sequence[T]], what: str) -> Sequence[T]:

@@ -102,7 +102,7 @@ class Killer:
 
     def __init__(self, kills: Sequence[Kill]) -> None:
         self._kills = list(kills)
-        self.seen: set[int] = set()
+        self.trainer_ids: set[int] = set()
         """Process ids of trainers."""
         self._survivors: set[int] = set()
         """Processes that lived when another one was killed: they belong to an earlier attempt."""
@@ -127,9 +127,9 @@ class Killer:
 
     def _look_for_overlap(self, living: set[int]) -> None:
         self._survivors &= living
-        if living - self.seen and self._survivors:
+        if living - self.trainer_ids and self._survivors:
             self.overlapped = True
-        self.seen |= living
+        self.trainer_ids |= living
 
     def _kill(self, kill: Kill, ids: Mapping[str, int]) -> None:
         replica = sorted(ids)[int(kill.replica * len(ids))]
@@ -153,7 +153,7 @@ def _trains(process_id: int) -> bool:
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Run:
+class CampaignRun:
     """What a run has left."""
 
     results: pathlib.Path
@@ -164,7 +164,7 @@ class Run:
     """Empty: it ended as an undisturbed run does, as far as one run shows it."""
 
 
-def run(folder: pathlib.Path, strategy: str, kills: Sequence[Kill]) -> Run:
+def run(folder: pathlib.Path, strategy: str, kills: Sequence[Kill]) -> CampaignRun:
     """Run a job to its end, in a new folder."""
     folder.mkdir()
     shutil.copy(MODEL, folder / "model.py")
@@ -187,7 +187,7 @@ def run(folder: pathlib.Path, strategy: str, kills: Sequence[Kill]) -> Run:
     if outcome.trained is None:
         raise ValueError("a job of the shipped trainer has a folder of results")
     seconds = time.monotonic() - begun
-    return Run(outcome.trained, seconds, status.attempt, killer.killed, problems)
+    return CampaignRun(outcome.trained, seconds, status.attempt, killer.killed, problems)
 
 
 def _job(strategy: str) -> dict[str, Any]:
@@ -204,7 +204,7 @@ def _job(strategy: str) -> dict[str, Any]:
     return local_jobs.job(roles, trainer=trainer, runPolicy=budget, **spec)
 
 
-def compare(undisturbed: Run, disturbed: Run) -> Sequence[str]:
+def compare(undisturbed: CampaignRun, disturbed: CampaignRun) -> Sequence[str]:
     """Return what differs in the weights, the optimizer's state and the counters of two runs."""
     compared = job_runs.compare_weights(undisturbed.results, disturbed.results)
     if compared is None:

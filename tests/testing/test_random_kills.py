@@ -27,8 +27,10 @@ class Processes:
         self.trainers[replica] = trainer
 
     def trainer_ids(self) -> Mapping[str, int]:
-        living = {name: each for name, each in self.trainers.items() if each.poll() is None}
-        return {name: each.pid for name, each in living.items()}
+        living = {
+            name: trainer for name, trainer in self.trainers.items() if trainer.poll() is None
+        }
+        return {name: trainer.pid for name, trainer in living.items()}
 
 
 @pytest.fixture
@@ -52,7 +54,7 @@ async def test_a_process_beside_one_of_an_earlier_attempt_is_seen(
         processes.trainers["worker-0"].kill()
         await waiting.until_in_loop(lambda: not processes.trainer_ids(), "the end", 20)
     processes.start("worker-1")
-    await waiting.until_in_loop(lambda: len(killer.seen) == 3, "the next process", 20)
+    await waiting.until_in_loop(lambda: len(killer.trainer_ids) == 3, "the next process", 20)
     watching.cancel()
     assert killer.killed == 1
     assert killer.overlapped is overlaps
@@ -61,7 +63,7 @@ async def test_a_process_beside_one_of_an_earlier_attempt_is_seen(
 def test_a_seed_draws_the_same_kills_again() -> None:
     drawn = [random_kills.draw(seed, 10.0) for seed in range(40)]
     assert drawn == [random_kills.draw(seed, 10.0) for seed in range(40)]
-    kills = [kill for each in drawn for kill in each]
-    assert {len(each) for each in drawn} == {1, 2, 3}
+    kills = [kill for kills_of_run in drawn for kill in kills_of_run]
+    assert {len(kills_of_run) for kills_of_run in drawn} == {1, 2, 3}
     assert {kill.victim for kill in kills} == set(random_kills.Victim)
     assert all(0 <= kill.delay <= 10 and 0 <= kill.replica < 1 for kill in kills)
