@@ -129,7 +129,8 @@ class Tables:
         kept, running, segment = self._kept, self._running, np.zeros_like(self._kept)
         if setting.recomputes:
             recomputed = self._recomputed
-            kept, running, segment = recomputed.kept, recomputed.running, recomputed.segment
+            kept, segment = recomputed.kept, recomputed.segment(microbatches)
+            running = recomputed.running(microbatches)
         running = setting.examples * ((microbatches - 1) * kept + running)
         applying = variables.copies(ranks) + _UPDATE_COPIES * variables.largest
         peak = variables.state(ranks) + np.maximum(running, applying)

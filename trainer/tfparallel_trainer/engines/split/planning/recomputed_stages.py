@@ -1,6 +1,7 @@
 """What stages keep that compute their activations again, and what they compute again. Pure."""
 
 import bisect
+import dataclasses
 from collections.abc import Mapping, Sequence
 
 import numpy as np
@@ -43,10 +44,28 @@ class RecomputedStages:
         """What a stage keeps of a microbatch: the tensors that its segments take."""
         inner = shares * np.array(recomputation.kept_by_node(model, subject.costs))
         working = shares * np.array([node_costs.working_bytes for node_costs in nodes])
-        self.segment, running = self._largest_segment(inner, working)
-        """What the largest segment of a stage keeps while it goes backward."""
-        self.running: cuts.Matrix = self.kept + running
+        self._largest = self._largest_segments(inner, working)
+
+    def segment(self, held_microbatches: int) -> cuts.Matrix:
+        """What segments of a stage keep besides while its backward pass runs.
+
+        A stage that holds several microbatches computes each segment again and keeps only one at a
+        time. Otherwise the stage does not compute its last segment again
+        (`execution.backward._recomputes`). What that segment keeps is then an argument of the
+        function that goes backward (`execution.microbatch_function`), and TensorFlow frees
+        arguments when a function ends. So it adds to what the largest other segment keeps.
+        """
+        largest = self._largest
+        if held_microbatches > 1:
+            return np.maximum(largest.before, largest.last)
+        return largest.last + largest.before
+
+    def running(self, held_microbatches: int) -> cuts.Matrix:
         """The most that a microbatch takes while its backward goes through a stage."""
+        largest = self._largest
+        if held_microbatches > 1:
+            return self.kept + np.maximum(largest.running_before, largest.running_last)
+        return self.kept + largest.last + np.maximum(largest.running_before, largest.widest_last)
 
     def last_segment(self, amounts: cuts.Vector) -> cuts.Matrix:
         """The sum over the nodes of the last segment of each stage, from what each node has."""
@@ -62,19 +81,19 @@ class RecomputedStages:
         last = max(self._segment_of[node] for node in nodes)
         return [node for node in nodes if self._segment_of[node] < last]
 
-    def _largest_segment(
-        self, inner: cuts.Vector, working: cuts.Vector
-    ) -> tuple[cuts.Matrix, cuts.Matrix]:
-        """What a segment keeps, and that with the node that runs, of the segment with most."""
-        largest = most = np.zeros((len(self._membership), len(self._membership)))
+    def _largest_segments(self, inner: cuts.Vector, working: cuts.Vector) -> "_Largest":
+        """Compare the segments of each stage, given what each node keeps and works with."""
+        zeros = np.zeros((len(self._membership), len(self._membership)))
+        largest = _Largest(zeros, zeros, zeros, zeros, zeros)
         for nodes in self._segments():
-            kept = np.zeros_like(largest)
+            kept = running = widest = zeros
             for node in nodes:
                 has = self._stages_with([node])
                 kept = kept + has * inner[node]
-                most = np.maximum(most, has * (kept + working[node]))
-            largest = np.maximum(largest, kept)
-        return largest, most
+                running = np.maximum(running, has * (kept + working[node]))
+                widest = np.maximum(widest, has * working[node])
+            largest = largest.followed_by(self._stages_with(nodes), kept, running, widest)
+        return largest
 
     def _segments(self) -> list[list[int]]:
         """The nodes of each segment, first to last."""
@@ -93,3 +112,35 @@ class RecomputedStages:
         blocks = np.bincount(homes, weights=amounts, minlength=self._membership.shape[1])
         total = self._membership @ blocks
         return np.asarray(total[None, :] - total[:, None])
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class _Largest:
+    """Bytes of an example, by stage: of its last segment, and of the largest one before it."""
+
+    last: cuts.Matrix
+    """What the last segment keeps."""
+    running_last: cuts.Matrix
+    """The same with the node that runs."""
+    widest_last: cuts.Matrix
+    """What its widest node works with."""
+    before: cuts.Matrix
+    """What the segment before it keeps that keeps most."""
+    running_before: cuts.Matrix
+    """The same with the node that runs, of the segment that takes most."""
+
+    def followed_by(
+        self,
+        has: npt.NDArray[np.bool_],
+        kept: cuts.Matrix,
+        running: cuts.Matrix,
+        widest: cuts.Matrix,
+    ) -> "_Largest":
+        """Take a next segment for the last one of the stages that have nodes of it."""
+        return _Largest(
+            np.where(has, kept, self.last),
+            np.where(has, running, self.running_last),
+            np.where(has, widest, self.widest_last),
+            np.where(has, np.maximum(self.before, self.last), self.before),
+            np.where(has, np.maximum(self.running_before, self.running_last), self.running_before),
+        )
