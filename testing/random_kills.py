@@ -173,6 +173,8 @@ def run(folder: pathlib.Path, strategy: str, kills: Sequence[Kill]) -> CampaignR
     killer = Killer(kills)
     begun = time.monotonic()
     outcome = asyncio.run(local_run.run(job_source, folder / "out", recorder, companion=killer.run))
+    if outcome.stopped_by is not None:
+        raise SystemExit(f"stopped by {outcome.stopped_by.name}")
     status, problems = outcome.job.status, []
     if status.state is not names.State.SUCCEEDED:
         problems.append(f"the job ended as {status.state}: {recorder.lines[-10:]}")
