@@ -2,12 +2,15 @@
 
 import ast
 import functools
+import threading
 from collections.abc import Iterable
 
 from testing import paths
 from testing.trainer.random_models import spec
 
 _PARTS = paths.TRAINER_MODELS / "random_parts.py"
+_PARSING = threading.Lock()
+"""Python 3.11 miscounts the depth of a tree if two threads parse at once, and raises an error."""
 
 
 def write(model: spec.Model) -> str:
@@ -147,13 +150,14 @@ def _definitions() -> dict[str, str]:
 
 def _used(body: str) -> list[str]:
     """Return the sources that a text needs, in their order."""
-    definitions = _definitions()
-    needed: set[str] = set()
-    texts = [body]
-    while texts:
-        tree = ast.parse(texts.pop())
-        names = {node.id for node in ast.walk(tree) if isinstance(node, ast.Name)}
-        new = (names & definitions.keys()) - needed
-        needed |= new
-        texts += [definitions[name] for name in new]
+    with _PARSING:
+        definitions = _definitions()
+        needed: set[str] = set()
+        texts = [body]
+        while texts:
+            tree = ast.parse(texts.pop())
+            names = {node.id for node in ast.walk(tree) if isinstance(node, ast.Name)}
+            new = (names & definitions.keys()) - needed
+            needed |= new
+            texts += [definitions[name] for name in new]
     return [text for name, text in definitions.items() if name in needed]
