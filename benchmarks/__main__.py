@@ -16,6 +16,7 @@ from benchmarks import (
     page,
     pod_restarts,
     processes,
+    python_work,
     restarts,
     results,
     ring_options,
@@ -47,6 +48,7 @@ TRAINER: dict[str, Measure] = {
     "sharing": sharing.measure,
     "ring_options": ring_options.measure,
     "callbacks": callbacks.measure,
+    "python_work": python_work.measure,
     "verification": verification.measure,
 }
 PODS: dict[str, Measure] = {"pod_restarts": pod_restarts.measure}

@@ -65,7 +65,7 @@ def _beside_torchrun(repeats: int) -> results.Result:
         data = pathlib.Path(name)
         competitors.prepare(MODEL, data)
         return results.ratio(
-            f"a killed trainer to the next new step, gang of {GANGS[0]}, beside PyTorch",
+            f"a killed trainer to the next new step, gang of {GANGS[0]}, next to PyTorch",
             TORCHRUN_TARGET,
             *steps.in_turns(
                 functools.partial(_ours, GANGS[0]),
