@@ -110,12 +110,9 @@ async def _kill_one(folder: pathlib.Path, workers: int, wrapper: tuple[str, ...]
         lost = max(step for step, moment in _steps(log) if moment <= killed_at)
         return await reach(lost + 2) - killed_at
     finally:
-        running.cancel()
-        with contextlib.suppress(asyncio.CancelledError):
-            await running
-        while local_jobs.processes(mark):
-            await asyncio.sleep(_AGAIN_SECONDS)
-        await asyncio.sleep(_AGAIN_SECONDS)  # the loop hears of their ends
+        if not running.done():
+            signal.raise_signal(signal.SIGTERM)  # as a user ends it
+        await running
 
 
 def _job(mark: str, workers: int) -> dict[str, object]:
