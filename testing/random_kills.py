@@ -68,7 +68,7 @@ class Kill:
     delay: float
     """Seconds after the begin of the run, or after the kill before."""
     replica: float
-    """In [0, 1): where the replica stands in a list of those that train."""
+    """Which training replica is hit: its place in their sorted list, as a fraction in [0, 1)."""
     victim: Victim
 
 
