@@ -8,7 +8,8 @@ from collections.abc import Iterator, Mapping
 
 import pytest
 
-from testing import random_kills, waiting
+from testing import waiting
+from testing.random_kills import kills
 
 TRAINER = (sys.executable, "-c", "import time; time.sleep(60)", "tfparallel_trainer")
 
@@ -20,8 +21,8 @@ class Processes:
         self._stack = stack
         self.trainers: dict[str, subprocess.Popen[bytes]] = {}
 
-    def start(self, replica: str) -> None:
-        trainer = subprocess.Popen(TRAINER)
+    def start(self, replica: str, command: tuple[str, ...] = TRAINER) -> None:
+        trainer = subprocess.Popen(command)
         self._stack.callback(trainer.wait)
         self._stack.callback(trainer.kill)
         self.trainers[replica] = trainer
@@ -43,8 +44,8 @@ def processes() -> Iterator[Processes]:
 async def test_a_process_beside_one_of_an_earlier_attempt_is_seen(
     processes: Processes, *, overlaps: bool
 ) -> None:
-    kill = random_kills.Kill(0.0, 0.5, random_kills.Victim.TRAINER)
-    killer = random_kills.Killer([kill])
+    kill = kills.Kill(0.0, 0.5, kills.Victim.TRAINER)
+    killer = kills.Killer([kill])
     processes.start("worker-0")
     processes.start("worker-1")
     watching = asyncio.create_task(killer.run(processes, None))
@@ -57,13 +58,21 @@ async def test_a_process_beside_one_of_an_earlier_attempt_is_seen(
     await waiting.until_in_loop(lambda: len(killer.trainer_ids) == 3, "the next process", 20)
     watching.cancel()
     assert killer.killed == 1
-    assert killer.overlapped is overlaps
+    assert bool(killer.overlap) is overlaps
+
+
+def test_a_program_that_watches_a_trainer_is_none(processes: Processes) -> None:
+    processes.start("worker-0")
+    processes.start("worker-1", (*TRAINER[:-1], "/packages/tfparallel_trainer/heartbeat.py"))
+    ids = processes.trainer_ids()
+    assert kills.is_trainer(ids["worker-0"])
+    assert not kills.is_trainer(ids["worker-1"])
 
 
 def test_a_seed_draws_the_same_kills_again() -> None:
-    drawn = [random_kills.draw(seed, 10.0) for seed in range(40)]
-    assert drawn == [random_kills.draw(seed, 10.0) for seed in range(40)]
-    kills = [kill for kills_of_run in drawn for kill in kills_of_run]
+    drawn = [kills.draw(seed, 10.0) for seed in range(40)]
+    assert drawn == [kills.draw(seed, 10.0) for seed in range(40)]
+    drawn_kills = [kill for kills_of_run in drawn for kill in kills_of_run]
     assert {len(kills_of_run) for kills_of_run in drawn} == {1, 2, 3}
-    assert {kill.victim for kill in kills} == set(random_kills.Victim)
-    assert all(0 <= kill.delay <= 10 and 0 <= kill.replica < 1 for kill in kills)
+    assert {kill.victim for kill in drawn_kills} == set(kills.ON_PROCESSES)
+    assert all(0 <= kill.delay <= 10 and 0 <= kill.replica < 1 for kill in drawn_kills)
