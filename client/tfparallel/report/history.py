@@ -74,7 +74,7 @@ def without_pods(run: run_records.RunRecords) -> Sequence[int]:
     status = run.job.status
     attempts_with_pods = {pod.attempt for pod in run.pods}
     if status.pods_since is not None:
-        attempts_with_pods.update(range(status.pods_since, status.attempt + 1))
+        attempts_with_pods.update(status.pod_attempts)
     return [
         attempt for attempt in range(1, status.attempt + 1) if attempt not in attempts_with_pods
     ]

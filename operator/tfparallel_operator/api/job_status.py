@@ -382,6 +382,12 @@ class JobStatus(_Observed):
             return None
         return self.in_place.pods_since
 
+    @property
+    def pod_attempts(self) -> range:
+        """The attempts whose pods may train in this one: itself, and those whose pods stayed."""
+        since = self.pods_since
+        return range(self.attempt if since is None else since, self.attempt + 1)
+
     @pydantic.model_validator(mode="after")
     def _sum_restarts(self) -> Self:
         """Count the restarts of a status that an older operator has written."""

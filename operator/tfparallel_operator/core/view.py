@@ -114,9 +114,8 @@ def is_of_attempt(pod: observation.Pod, status: job_status.JobStatus) -> bool:
     A pod that has stayed has run. One that still waits to run was created late, by an operator that
     has since died.
     """
-    if status.pods_since is None or pod.attempt >= status.attempt:
-        return pod.attempt == status.attempt
-    return status.pods_since <= pod.attempt and pod.phase is not observation.Phase.PENDING
+    has_run = pod.phase is not observation.Phase.PENDING
+    return pod.attempt in status.pod_attempts and (pod.attempt == status.attempt or has_run)
 
 
 def is_current(pod: observation.Pod, status: job_status.JobStatus) -> bool:

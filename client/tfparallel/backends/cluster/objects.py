@@ -91,8 +91,7 @@ def parse_pod(
 
 def _find_attempt(created_for: int, status: job_status.JobStatus | None) -> int:
     """Return the attempt that a pod belongs to, which was created for that one or an earlier."""
-    since = None if status is None else status.pods_since
-    if status is None or since is None or not since <= created_for <= status.attempt:
+    if status is None or created_for not in status.pod_attempts:
         return created_for
     return status.attempt
 
