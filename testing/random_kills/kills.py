@@ -13,6 +13,8 @@ from typing import NamedTuple, Protocol
 
 MAX_KILLS = 3
 _POLL_SECONDS = 0.01
+_SHORTEST_SECONDS = 0.3
+"""How long a trainer lives at least. A program that an agent starts looks like it for a moment."""
 
 
 class Victim(enum.StrEnum):
@@ -56,6 +58,14 @@ def draw(seed: int, seconds: float, victims: Sequence[Victim] = ON_PROCESSES) ->
     ]
 
 
+class _Sight(NamedTuple):
+    """A process that was seen for the first time."""
+
+    time: float
+    survivors: frozenset[int]
+    """Processes of an earlier attempt that lived then."""
+
+
 class HasTrainers(Protocol):
     """A cluster, as far as a killer knows it."""
 
@@ -79,6 +89,7 @@ class Killer:
         self._delete_pod = delete_pod
         self.trainer_ids: set[int] = set()
         """Process ids of trainers."""
+        self._seen: dict[int, _Sight] = {}
         self._survivors: set[int] = set()
         """Processes that lived when another one was killed: they belong to an earlier attempt."""
         self.killed = 0
@@ -90,23 +101,33 @@ class Killer:
         begun = time.monotonic()
         while True:
             await asyncio.sleep(_POLL_SECONDS)
-            ids = {
-                replica: number
-                for replica, number in cluster.trainer_ids().items()
-                if is_trainer(number)
-            }
-            self._look_for_overlap(ids)
+            ids = self._find_trainers(cluster)
             if self._kills and ids and time.monotonic() > begun + self._kills[0].delay:
                 await self._kill(self._kills.pop(0), ids)
                 begun = time.monotonic()
 
-    def _look_for_overlap(self, ids: Mapping[str, int]) -> None:
-        living = set(ids.values())
-        self._survivors &= living
-        begun = living - self.trainer_ids
-        if begun and self._survivors:
-            self.overlap = f"{sorted(begun)} began beside {sorted(self._survivors)}: {ids}"
-        self.trainer_ids |= living
+    def _find_trainers(self, cluster: HasTrainers) -> Mapping[str, int]:
+        """Return the trainers that run, and note those that began beside survivors."""
+        ids = {
+            replica: number
+            for replica, number in cluster.trainer_ids().items()
+            if is_trainer(number)
+        }
+        now = time.monotonic()
+        self._survivors &= set(ids.values())
+        for number in ids.values():
+            if number not in self._seen:
+                self._seen[number] = _Sight(now, frozenset(self._survivors))
+        stable = {
+            replica: number
+            for replica, number in ids.items()
+            if now > self._seen[number].time + _SHORTEST_SECONDS
+        }
+        for replica, number in stable.items():
+            if number not in self.trainer_ids and self._seen[number].survivors:
+                self.overlap = f"{replica} ({number}) began beside {self._seen[number].survivors}"
+        self.trainer_ids.update(stable.values())
+        return stable
 
     async def _kill(self, kill: Kill, ids: Mapping[str, int]) -> None:
         replica = sorted(ids)[int(kill.replica * len(ids))]
