@@ -1,5 +1,6 @@
 """The route on which agents ask: who gets an answer, and what the operator does with the report."""
 
+import collections
 import contextlib
 import dataclasses
 import datetime
@@ -59,11 +60,11 @@ class AgentSite:
 
 
 @contextlib.asynccontextmanager
-async def _site(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[AgentSite]:
+async def _site(monkeypatch: pytest.MonkeyPatch, workers: int = 2) -> AsyncIterator[AgentSite]:
     monkeypatch.setattr(endpoint, "REFUSAL_SECONDS", 0.0)
     world = MemoryCluster()
     world.settings = {"progress_url": "https://operator.example"}
-    job = objects.job(trainer={"epochs": 1})
+    job = objects.job(workers=workers, trainer={"epochs": 1})
     for role in job["spec"]["tfReplicaSpecs"].values():
         del role["template"]
     async with world.running(job):
@@ -97,6 +98,34 @@ async def test_a_killed_trainer_is_replaced_in_its_pod(monkeypatch: pytest.Monke
         after = {pod["metadata"]["name"]: pod["metadata"]["uid"] for pod in site.world.pods}
         assert after == before
         assert site.world.status["restarts"]["failure"] == 1
+
+
+async def test_a_lost_pod_costs_as_many_writes_in_a_gang_of_any_size(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    assert await _writes_for_a_lost_pod(monkeypatch, 60) == await _writes_for_a_lost_pod(
+        monkeypatch, 2
+    )
+
+
+async def _writes_for_a_lost_pod(
+    monkeypatch: pytest.MonkeyPatch, workers: int
+) -> Mapping[str, int]:
+    """Lose a pod, and return how often each kind of write goes to each kind of object."""
+    async with _site(monkeypatch, workers) as site:
+        before = len(site.world.api.log)
+        await site.world.vanish("digits-worker-0")
+        others = [pod["metadata"]["name"] for pod in site.world.pods]
+        assert len(others) == workers
+        for _ in range(2):  # some ask again before the next attempt begins
+            for pod in others:
+                await site.ask(pod, 75)
+            await site.world.engine.run_until_quiet(seconds=0)
+        assert site.world.status["inPlace"] == {"attempt": 2, "podsSince": 1}
+        writes = [request.split("/") for request in site.world.api.log[before:]]
+        counts = collections.Counter(f"{request[0]}{request[-2]}" for request in writes)
+        assert counts["create pods"] == 1
+        return counts
 
 
 async def test_whoever_is_no_pod_of_the_job_gets_no_answer(
