@@ -7,7 +7,6 @@ gloo. All have a checkpoint of each epoch.
 
 import asyncio
 import contextlib
-import dataclasses
 import functools
 import json
 import os
@@ -17,8 +16,7 @@ import signal
 import subprocess
 import tempfile
 import time
-from collections.abc import Iterator, Mapping
-from typing import Any
+from collections.abc import Iterator
 
 from benchmarks import processes, results, steps
 from benchmarks.peers import competitors, workloads
@@ -29,7 +27,6 @@ from tfparallel_trainer.contract import environment, outputs
 
 MODEL = "cnn"
 GANGS = (2, 4, 8)
-SERVERS: Mapping[str, Mapping[str, Any]] = {"Chief": {}, "Worker": {"replicas": 2}, "PS": {}}
 TARGET = 0.45
 """Of the time with new processes."""
 TORCHRUN_TARGET = 0.5
@@ -42,54 +39,36 @@ _NEW_PROCESS = ("env",)
 """A program that starts a replica's command. A replica that it starts has no agent."""
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
-class _Gang:
-    """The replicas of a job, and which of them is killed."""
-
-    roles: Mapping[str, Mapping[str, Any]]
-    role: str
-    index: int
-
-    def replicas(self) -> Iterator[str]:
-        for role, settings in self.roles.items():
-            for index in range(settings.get("replicas", 1)):
-                yield f"{role.lower()}-{index}"
-
-
 def measure(size: results.Size) -> list[results.Result]:
     """Kill a trainer of each gang with and without agents, and one of torchrun's, in turns."""
     if size.repeats == 1:
         return [_in_place(GANGS[0], 1)]
     measured = [_in_place(workers, size.repeats) for workers in GANGS]
-    return [*measured, _server(size.repeats), _beside_torchrun(size.repeats)]
+    return [*measured, _beside_torchrun(size.repeats)]
 
 
 def _in_place(workers: int, repeats: int) -> results.Result:
-    what = f"a killed trainer to the next new step, gang of {workers}"
-    return _compare(what, _Gang({"Worker": {"replicas": workers}}, "worker", workers - 1), repeats)
-
-
-def _server(repeats: int) -> results.Result:
-    what = "a killed parameter server to the next new step, two workers"
-    return _compare(what, _Gang(SERVERS, "ps", 0), repeats)
-
-
-def _compare(what: str, gang: _Gang, repeats: int) -> results.Result:
-    in_place = functools.partial(_ours, gang)
-    anew = functools.partial(_ours, gang, wrapper=_NEW_PROCESS)
-    return results.ratio(what, TARGET, *steps.in_turns(in_place, anew, repeats), "new processes")
+    return results.ratio(
+        f"a killed trainer to the next new step, gang of {workers}",
+        TARGET,
+        *steps.in_turns(
+            functools.partial(_ours, workers),
+            functools.partial(_ours, workers, wrapper=_NEW_PROCESS),
+            repeats,
+        ),
+        "new processes",
+    )
 
 
 def _beside_torchrun(repeats: int) -> results.Result:
     with tempfile.TemporaryDirectory() as name:
         data = pathlib.Path(name)
         competitors.prepare(MODEL, data)
-        workers = _Gang({"Worker": {"replicas": GANGS[0]}}, "worker", GANGS[0] - 1)
         return results.ratio(
             f"a killed trainer to the next new step, gang of {GANGS[0]}, next to PyTorch",
             TORCHRUN_TARGET,
             *steps.in_turns(
-                functools.partial(_ours, workers),
+                functools.partial(_ours, GANGS[0]),
                 functools.partial(_torchrun, data, GANGS[0]),
                 repeats,
             ),
@@ -97,19 +76,19 @@ def _beside_torchrun(repeats: int) -> results.Result:
         )
 
 
-def _ours(gang: _Gang, wrapper: tuple[str, ...] = ()) -> list[float]:
+def _ours(workers: int, wrapper: tuple[str, ...] = ()) -> list[float]:
     with tempfile.TemporaryDirectory() as name:
         folder = pathlib.Path(name)
-        return [asyncio.run(_kill_one(folder, gang, wrapper))]
+        return [asyncio.run(_kill_one(folder, workers, wrapper))]
 
 
-async def _kill_one(folder: pathlib.Path, gang: _Gang, wrapper: tuple[str, ...]) -> float:
-    """Run a job, kill a trainer, and return the seconds to a new step."""
+async def _kill_one(folder: pathlib.Path, workers: int, wrapper: tuple[str, ...]) -> float:
+    """Run a job, kill the trainer of its last worker, and return the seconds to a new step."""
     mark = local_jobs.new_mark()
     log = folder / "out" / "claims" / "c" / "job" / outputs.STEP_LOG
-    wrappers = dict.fromkeys(gang.replicas(), wrapper) if wrapper else {}
+    wrappers = {f"worker-{index}": wrapper for index in range(workers)} if wrapper else {}
     shutil.copy(processes.ROOT / "benchmarks/peers/job.py", folder)
-    job_source = source.read(local_jobs.write(folder, _job(mark, gang)))
+    job_source = source.read(local_jobs.write(folder, _job(mark, workers)))
     recorder = local_jobs.RecordingWatcher()
     running = asyncio.create_task(
         local_run.run(job_source, folder / "out", recorder, wrappers=wrappers)
@@ -125,7 +104,7 @@ async def _kill_one(folder: pathlib.Path, gang: _Gang, wrapper: tuple[str, ...])
 
     try:
         await reach(workloads.MODELS[MODEL].steps + _AFTER_CHECKPOINT)
-        os.kill(local_jobs.chain(mark, gang.index, gang.role)[-1], signal.SIGKILL)
+        os.kill(local_jobs.chain(mark, workers - 1)[-1], signal.SIGKILL)
         killed_at = time.time()
         # A step that had begun may still be written.
         lost = max(step for step, moment in _steps(log) if moment <= killed_at)
@@ -136,7 +115,7 @@ async def _kill_one(folder: pathlib.Path, gang: _Gang, wrapper: tuple[str, ...])
         await running
 
 
-def _job(mark: str, gang: _Gang) -> dict[str, object]:
+def _job(mark: str, workers: int) -> dict[str, object]:
     variables = {
         local_jobs.MARK: mark,
         environment.STEP_LOG: "1",
@@ -146,7 +125,7 @@ def _job(mark: str, gang: _Gang) -> dict[str, object]:
         "TF_NUM_INTRAOP_THREADS": "1",
     }
     listed = [{"name": name, "value": value} for name, value in variables.items()]
-    template = {"spec": {"containers": [{"name": "tensorflow", "env": listed}]}}
+    worker = {"spec": {"containers": [{"name": "tensorflow", "env": listed}]}}
     model = workloads.MODELS[MODEL]
     trainer = {
         "module": "job.py",
@@ -156,9 +135,7 @@ def _job(mark: str, gang: _Gang) -> dict[str, object]:
         "verify": "Off",
         "checkpoint": {"claim": "c", "everySteps": model.steps},
     }
-    roles = {role: {**replicas, "template": template} for role, replicas in gang.roles.items()}
-    strategy = {"strategy": "ParameterServer"} if "PS" in roles else {}
-    return local_jobs.job(roles, trainer=trainer, **strategy)
+    return local_jobs.job({"Worker": {"replicas": workers, "template": worker}}, trainer=trainer)
 
 
 def _steps(log: pathlib.Path) -> list[tuple[int, float]]:

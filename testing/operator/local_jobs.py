@@ -140,8 +140,8 @@ def processes(mark: str) -> list[int]:
     return [pid for pid in pids if pid != os.getpid()]
 
 
-def chain(mark: str, index: int, role: str = "worker") -> list[int]:
-    """Ids of a replica's processes, from the supervisor to the trainer."""
+def chain(mark: str, worker: int) -> list[int]:
+    """Ids of a worker's processes, from the supervisor to the trainer."""
     by_parent = {}
     for pid in processes(mark):
         try:
@@ -150,8 +150,7 @@ def chain(mark: str, index: int, role: str = "worker") -> list[int]:
         except OSError:
             continue
         config = dict(line.partition(b"=")[::2] for line in variables)
-        task = json.loads(config[environment.TF_CONFIG.encode()])["task"]
-        if (task["type"], task["index"]) == (role, index):
+        if json.loads(config[environment.TF_CONFIG.encode()])["task"]["index"] == worker:
             by_parent[int(status.split()[1])] = pid
     pids, parent = [], os.getpid()
     while parent in by_parent:
