@@ -61,7 +61,7 @@ def draw(seed: int, seconds: float, victims: Sequence[Victim] = ON_PROCESSES) ->
 class _Sight(NamedTuple):
     """A process that was seen for the first time."""
 
-    time: float
+    moment: float
     survivors: frozenset[int]
     """Processes of an earlier attempt that lived then."""
 
@@ -89,7 +89,7 @@ class Killer:
         self._delete_pod = delete_pod
         self.trainer_ids: set[int] = set()
         """Process ids of trainers."""
-        self._seen: dict[int, _Sight] = {}
+        self._sights: dict[int, _Sight] = {}
         self._survivors: set[int] = set()
         """Processes that lived when another one was killed: they belong to an earlier attempt."""
         self.killed = 0
@@ -116,16 +116,16 @@ class Killer:
         now = time.monotonic()
         self._survivors &= set(ids.values())
         for number in ids.values():
-            if number not in self._seen:
-                self._seen[number] = _Sight(now, frozenset(self._survivors))
+            if number not in self._sights:
+                self._sights[number] = _Sight(now, frozenset(self._survivors))
         stable = {
             replica: number
             for replica, number in ids.items()
-            if now > self._seen[number].time + _SHORTEST_SECONDS
+            if now > self._sights[number].moment + _SHORTEST_SECONDS
         }
         for replica, number in stable.items():
-            if number not in self.trainer_ids and self._seen[number].survivors:
-                self.overlap = f"{replica} ({number}) began beside {self._seen[number].survivors}"
+            if number not in self.trainer_ids and self._sights[number].survivors:
+                self.overlap = f"{replica} ({number}) began beside {self._sights[number].survivors}"
         self.trainer_ids.update(stable.values())
         return stable
 
