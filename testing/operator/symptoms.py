@@ -445,6 +445,15 @@ def straggling() -> findings.JobSnapshot:
     return facts(cluster)
 
 
+def slow_worker() -> findings.JobSnapshot:
+    """One worker stays slower than the others."""
+    cluster = running(worker=3)
+    cluster.advance(5)
+    report(cluster, straggler="worker-1")
+    cluster.run_until_quiet()
+    return facts(cluster)
+
+
 PLANNED_MEMORY = progress.MemoryPlan(
     stage=0,
     peak_bytes=12 * 2**30,
@@ -631,6 +640,7 @@ SYMPTOMS: dict[str, Callable[[], findings.JobSnapshot]] = {
     "slow start": slow_start,
     "input": input_bound,
     "straggler": straggling,
+    "slow worker": slow_worker,
     "autoscaler without metrics": not_scaled,
     "partly running": partly_running,
     "separate models": lambda: facts(separate_models()),

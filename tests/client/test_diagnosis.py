@@ -68,6 +68,7 @@ KINDS = {
     "slow start": ("Slow", "no step has ended yet", "See what the coordinator does"),
     "input": ("Slow", "waits for its input more than 10% of the time", "num_parallel_calls"),
     "straggler": ("Slow", "stage 1 on worker-1/CPU:0 computes for longer", "Divide the layers"),
+    "slow worker": ("Slow", "worker-1 stays slower than the other", "Look at the load of its node"),
     "autoscaler without metrics": ("Training", "pods.metrics.k8s.io", "Install metrics-server"),
     "partly running": ("Pending", "runs with 3/4 replicas", "Lower devices"),
     "separate models": (

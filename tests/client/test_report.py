@@ -380,6 +380,21 @@ def test_a_run_of_an_older_version_is_shown_without_what_it_did_not_record(
         assert sentence in text
 
 
+def test_a_report_says_when_a_replica_was_a_straggler(tmp_path: pathlib.Path) -> None:
+    lines = [
+        report_runs.line(
+            second, "train", second, epoch=0, metrics={"loss": 1.0}, straggler=straggler
+        )
+        for second, straggler in ((8, None), (40, "worker-1"), (71, "worker-1"), (75, "worker-0"))
+    ]
+    layout = write_run(tmp_path / "run", names.State.SUCCEEDED, "\n".join([*lines, ""]))
+    assert invoke(str(layout.root)).exit_code == 0
+    text = pictures.words((layout.root / "report.html").read_text(encoding="utf-8"))
+    slow = "stayed slower than the other replicas: first reported after"
+    assert f"worker-1 {slow} 40.0s, last after 1m11s." in text
+    assert f"worker-0 {slow} 1m15s, last after 1m15s." in text
+
+
 @pytest.mark.parametrize(
     ("file", "text", "sentence"),
     [

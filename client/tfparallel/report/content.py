@@ -86,6 +86,8 @@ class Content:
     """Attempts of the job, no pod of which is on record."""
     staleness: Mapping[int, int]
     """How many updates had which staleness."""
+    stragglers: Sequence[str]
+    """A sentence on each replica that stayed slower than the others."""
 
 
 def make(run: run_records.RunRecords) -> Content:
@@ -107,6 +109,7 @@ def make(run: run_records.RunRecords) -> Content:
         pods=tuple(history.bars(run)),
         attempts_without_pods=history.without_pods(run),
         staleness=_staleness(run.records),
+        stragglers=tuple(_describe_stragglers(run)),
     )
 
 
@@ -260,3 +263,15 @@ def _staleness(recorded: Iterable[train_log.Record]) -> Mapping[int, int]:
         for staleness, count in record.fields.get("staleness", {}).items():
             counts[int(staleness)] += int(count)
     return dict(sorted(counts.items()))
+
+
+def _describe_stragglers(run: run_records.RunRecords) -> Iterator[str]:
+    moments: dict[str, list[float]] = {}
+    for record in run.records:
+        if (straggler := record.fields.get("straggler")) is not None:
+            moments.setdefault(str(straggler), []).append(run.seconds_at(record.time))
+    for replica, seconds in moments.items():
+        yield (
+            f"{replica} stayed slower than the other replicas: first reported after"
+            f" {duration(seconds[0])}, last after {duration(seconds[-1])}."
+        )

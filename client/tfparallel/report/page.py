@@ -175,6 +175,7 @@ def _speed(run: run_records.RunRecords, figures: content.Content) -> Section:
         sentences.append("Memory is missing: an older version of the trainer did not record it.")
     if not run.records:
         sentences.append(_no_step(run))
+    sentences += figures.stragglers
     return Section(
         key="speed", title="Throughput, input, memory", sentences=sentences, figures=drawn
     )

@@ -20,6 +20,7 @@ from tfparallel_trainer.reporting import (
     records,
     reports,
     run_seconds,
+    stragglers,
 )
 from tfparallel_trainer.reporting.reports import Reporter
 from tfparallel_trainer.storage import folder as folders
@@ -135,6 +136,29 @@ def test_a_report_has_the_share_of_time_that_input_took(virtual_clock: clock.Clo
     reporter.train({"loss": 0.5}, 3, 3, 1)
     shares = [report.input_wait for report in kept.progress_reports]
     assert shares == [None, None, "0.75", "0.75"], "the first step is left out"
+
+
+def test_a_report_names_the_straggler(
+    tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    kept, virtual_clock = Kept(), clock.Clock()
+    written = records.RunRecords(tmp_path, folders.Folder(tmp_path))
+    reporter = Reporter(console.Console("test"), written, kept, chief=True)
+    reporter.paces = stragglers.PaceComparison(virtual_clock)
+    for step in range(1, 41):
+        virtual_clock.advance(1)
+        efforts = {
+            replica: stragglers.Effort(int(pace * step), virtual_clock.now)
+            for replica, pace in (("worker-0", 4), ("worker-1", 1), ("worker-2", 4))
+        }
+        reporter.compare(efforts)
+        reporter.train({"loss": 0.5}, step, 100, 0)
+    written.close()
+    named = [report.straggler for report in kept.progress_reports]
+    assert named == [None] * 30 + ["worker-1"] * 10
+    lines = (tmp_path / outputs.TRAIN_LOG).read_text().splitlines()
+    assert [json.loads(line).get("straggler") for line in lines] == named
+    assert capsys.readouterr().out.count("warning: worker-1 is slow") == 1
 
 
 def test_a_report_costs_next_to_nothing(

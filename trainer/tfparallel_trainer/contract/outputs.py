@@ -57,7 +57,8 @@ class TrainEvent(enum.StrEnum):
     """The first step of a process is made: its `attempt`, `seconds` since its start, `versions`."""
     TRAIN = "train"
     """Training continues: `epoch`, `metrics`, `examplesPerSecond`, the coordinator's `memoryBytes`,
-    and with parameter servers how many updates had which `staleness`."""
+    the `straggler` if there is one, and with parameter servers how many updates had which
+    `staleness`."""
     EVALUATION = "evaluation"
     """An evaluation has ended: `metrics`."""
     CHECKPOINT = "checkpoint"

@@ -19,6 +19,10 @@ MIN_INTERVAL_SECONDS = 5.0
 MAX_INPUT_WAIT = 0.1
 """The share of the time that a coordinator may wait for its input before it counts as slow."""
 
+STRAGGLER_FACTOR = 1.5
+"""A stage or a replica is a straggler if it takes so many times as long as the median of the
+others."""
+
 _BYTE_UNITS = tuple(
     (1024**power, f"{prefix}iB") for power, prefix in ((4, "T"), (3, "G"), (2, "M"), (1, "K"))
 )
@@ -69,6 +73,9 @@ class Progress(base.Model):
 
     input_wait: limits.NumberText | None = None
     """Recent share of time for which the coordinator waits for its input: 0.35."""
+
+    straggler: limits.Name | None = None
+    """The replica that has been slower than the others for a while: worker-1."""
 
     metrics: Metrics = pydantic.Field(default_factory=dict)
     """The latest loss and metrics; those of the evaluation begin with val_."""

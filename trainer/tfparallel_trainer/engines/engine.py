@@ -4,7 +4,7 @@ import abc
 import dataclasses
 import enum
 import functools
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from typing import Any, Protocol
 
@@ -18,6 +18,7 @@ from tfparallel_trainer.data import batch_division, fingerprints
 from tfparallel_trainer.engines import setup
 from tfparallel_trainer.objective import evaluate, independence, state, train_step
 from tfparallel_trainer.objective.replica import Replica
+from tfparallel_trainer.reporting import stragglers
 
 
 class StepRequest(enum.IntEnum):
@@ -259,6 +260,9 @@ class Engine(Protocol):
     def metrics(self) -> dict[str, float]:
         """The metrics since the last reset, and other numbers that describe training."""
 
+    def measure_efforts(self) -> Mapping[str, stragglers.Effort]:
+        """What each replica that is here has spent on its steps so far; empty: not measured."""
+
     def evaluate(self, watched: Watched) -> dict[str, float] | None:
         """Loss and metrics over the evaluation data. None: the job has none."""
 
@@ -313,6 +317,10 @@ class Synchronous:
     def metrics(self) -> dict[str, float]:
         """The metrics over all ranks, from the last step if it added them up."""
         return self.reduce_metrics() if self._latest is None else self._latest
+
+    def measure_efforts(self) -> Mapping[str, stragglers.Effort]:
+        """Replicas that wait for each other do not measure them."""
+        return {}
 
     def reduce_metrics(self) -> dict[str, float]:
         """Sum the metrics over all ranks."""

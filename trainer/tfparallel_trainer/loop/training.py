@@ -319,6 +319,7 @@ class Training:
             return {}
         completed_steps = self._step - self.engine.pending
         values = self._values()
+        self.reporter.compare(self.engine.measure_efforts())
         self.reporter.train(
             values,
             completed_steps,

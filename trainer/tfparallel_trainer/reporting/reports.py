@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from tfparallel_trainer.contract import limits, outputs, progress, verification
-from tfparallel_trainer.reporting import console, input_wait, records, run_seconds
+from tfparallel_trainer.reporting import console, input_wait, records, run_seconds, stragglers
 from tfparallel_trainer.reporting import progress_pusher as pushing
 
 _STATM = pathlib.Path("/proc/self/statm")
@@ -58,6 +58,8 @@ class Reporter:
     """How long this process waits for its input."""
     times: run_seconds.RunTimes = dataclasses.field(default_factory=run_seconds.RunTimes)
     """Where the time of this process goes."""
+    paces: stragglers.PaceComparison = dataclasses.field(default_factory=stragglers.PaceComparison)
+    """Which replica stays slower than the others."""
     placement: Callable[[], progress.Placement | None] = lambda: None
     """Where the parts of the model are, as reports tell it; none where it is whole."""
     step_log: records.StepLog | None = None
@@ -138,6 +140,12 @@ class Reporter:
             omitted=[*check.omitted],
         )
 
+    def compare(self, efforts: Mapping[str, stragglers.Effort]) -> None:
+        """Take in what each replica has spent on its steps; the next report names a straggler."""
+        news = self.paces.add(efforts) if self.chief else None
+        if news is not None:
+            self.out.say(news)
+
     def train(
         self,
         values: dict[str, float],
@@ -176,6 +184,8 @@ class Reporter:
         facts: dict[str, Any] = {"epoch": epoch}
         if _STATM.exists():
             facts["memoryBytes"] = int(_STATM.read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+        if self.paces.straggler is not None:
+            facts["straggler"] = self.paces.straggler
         if self._staleness:
             facts["staleness"] = dict(self._staleness)
             self._staleness.clear()
@@ -242,6 +252,7 @@ class Reporter:
             percent=None if total is None else min(100, 100 * step // total),
             examples_per_second=self._rate and progress.format_number(self._rate),
             input_wait=f"{waited.share:.2f}" if waited is not None and waited.steps else None,
+            straggler=self.paces.straggler,
             metrics={
                 limits.printable(name, limits.MAX_NAME_LETTERS): progress.format_number(value)
                 for name, value in [*self.metrics.items()][: limits.MAX_METRICS]

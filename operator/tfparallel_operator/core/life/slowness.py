@@ -16,9 +16,6 @@ SILENCE = datetime.timedelta(seconds=60)
 LONG_RUN = datetime.timedelta(minutes=10)
 """Duration of an attempt that counts as progress."""
 
-_STRAGGLES = 1.5
-"""A stage is a straggler if it computes for so many times as long as the median stage."""
-
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Slowness:
@@ -68,7 +65,11 @@ class Pace:
             return _describe_silence(self.report, job_name)
         if self.report is None:
             return None
-        return _describe_input_wait(self.report) or _describe_straggler(self.status.placement)
+        return (
+            _describe_input_wait(self.report)
+            or _describe_slow_stage(self.status.placement)
+            or _describe_straggler(self.report)
+        )
 
 
 def find_report_time(status: job_status.JobStatus) -> datetime.datetime | None:
@@ -129,7 +130,7 @@ def _describe_input_wait(report: job_status.ProgressStatus) -> Slowness | None:
     )
 
 
-def _describe_straggler(placement: job_status.PlacementStatus | None) -> Slowness | None:
+def _describe_slow_stage(placement: job_status.PlacementStatus | None) -> Slowness | None:
     """Say which stage of a split model computes for much longer than the others."""
     stages = () if placement is None else placement.stages
     busy = {s.stage: seconds for s in stages if (seconds := parse_number(s.busy_seconds))}
@@ -137,11 +138,21 @@ def _describe_straggler(placement: job_status.PlacementStatus | None) -> Slownes
         return None
     slowest = max(stages, key=lambda stage: busy.get(stage.stage, 0.0))
     longest = busy.pop(slowest.stage)
-    if longest <= _STRAGGLES * statistics.median(busy.values()):
+    if longest <= progress.STRAGGLER_FACTOR * statistics.median(busy.values()):
         return None
     return Slowness(
         f"stage {slowest.stage} on {', '.join(slowest.devices)} computes for longer than the other"
         " stages, which wait for it",
         "Divide the layers more evenly: remove mesh.cuts so that the planner does, or move a cut."
         " If the division is even, look at the load of that node.",
+    )
+
+
+def _describe_straggler(report: job_status.ProgressStatus) -> Slowness | None:
+    if report.straggler is None:
+        return None
+    return Slowness(
+        f"{report.straggler} stays slower than the other replicas",
+        "Look at the load of its node, and whether it has the resources of the others. If you"
+        " delete its pod, the new one may run on another node.",
     )

@@ -63,6 +63,16 @@ def test_a_message_changes_with_the_cause_and_not_with_the_numbers() -> None:
     assert message(world) == "1/1 replicas run or have completed"
 
 
+def test_a_straggler_is_named_until_it_keeps_up() -> None:
+    world = running(worker=3)
+    world.advance(5)
+    report(world, straggler="worker-1")
+    slow = "training is slow: worker-1 stays slower than the other replicas. Look at the load"
+    assert slow in message(world)
+    report(world, 4)
+    assert message(world) == "3/3 replicas run or have completed"
+
+
 def test_words_that_are_no_numbers_slow_nothing() -> None:
     world = running()
     world.advance(5)

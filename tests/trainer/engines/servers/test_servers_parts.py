@@ -307,7 +307,9 @@ def test_what_a_step_gives_is_read_from_its_vector() -> None:
     counted: list[int] = []
     parts: dict[str, Any] = {
         "ledger": ledger.Ledger(Coordinator([value], RuntimeError()), 1, lambda: 0),
-        "workers": types.SimpleNamespace(steps={"worker-12": 0}, count_step=counted.append),
+        "workers": types.SimpleNamespace(
+            steps={"worker-12": 0}, count_step=lambda index, is_applied: counted.append(index)
+        ),
         "replica": types.SimpleNamespace(
             terms=[None, None],
             by_output=lambda terms: dict(zip("ab", terms, strict=True)),
@@ -401,9 +403,14 @@ def test_a_worker_that_was_replaced_unseen_is_back() -> None:
             for life in ("a", "a", "b", "b"):
                 look(life)
             assert lines == ["worker-0 is back"]
-            workers.count_step(0)
+            assert workers.measure_efforts() == {}, "it has made no step since"
+            workers.count_step(0, is_applied=False)
             assert lines.pop() == "worker-0 makes steps again"
+            workers.count_step(0)
+            assert [effort.steps for effort in workers.measure_efforts().values()] == [2]
+            assert workers.steps == {"worker-0": 1}
         workers.look()
+        assert workers.measure_efforts() == {}
         with cluster.listen(worker):
             look("c")
             look("c")

@@ -3,7 +3,7 @@
 import dataclasses
 import functools
 import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -16,6 +16,7 @@ from tfparallel_trainer.engines.servers.ledger import Ledger
 from tfparallel_trainer.engines.servers.worker_steps import WorkerFunctions
 from tfparallel_trainer.objective import evaluate, metric_sums
 from tfparallel_trainer.objective.replica import Replica
+from tfparallel_trainer.reporting import stragglers
 
 _WAITING_PER_WORKER = 3
 """Pending batches per worker: the worker computes one, the others are queued."""
@@ -148,6 +149,12 @@ class Asynchronous:
         bounded = self.steps.max_staleness is not None
         return {**values, **self.staleness.values(bounded)}
 
+    def measure_efforts(self) -> Mapping[str, stragglers.Effort]:
+        """The steps of each worker, which do not wait for each other."""
+        if self.referee is not None and self.referee.is_always_due:
+            return {}  # each step runs alone, on any worker
+        return self.workers.measure_efforts()
+
     def evaluate(self, watched: engine.Watched) -> dict[str, float] | None:
         """Evaluate on all workers; no step may be pending."""
         if self.evaluation is None:
@@ -184,10 +191,10 @@ class Asynchronous:
             worker, applied, staleness = map(int, vector[:3])
             loss = float(vector[3])
             self.staleness.add(staleness, bool(applied))
+            self.workers.count_step(worker, is_applied=bool(applied))
             if not applied:
                 self._send(work)
                 continue
-            self.workers.count_step(worker)
             terms, contributions = np.split(vector[4:], [len(self.replica.terms)])
             self._states = self._states + contributions
             losses = {"loss": loss, **self.replica.by_output(terms.tolist())}

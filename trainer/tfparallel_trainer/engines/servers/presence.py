@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterator, Sequence
 from tfparallel_trainer import errors, tasks
 from tfparallel_trainer.comms import cluster
 from tfparallel_trainer.engines.servers import control
+from tfparallel_trainer.reporting import stragglers
 
 SILENCE_SECONDS = 30.0
 """Seconds without a question after which a process counts as hung; processes ask once a second."""
@@ -37,6 +38,8 @@ class Workers:
         self._lives: dict[tasks.Task, str] = {}
         self.steps = {worker.name: 0 for worker in self.workers}
         """Steps of this attempt by worker."""
+        self._computed = dict.fromkeys(self.steps, 0)
+        """The same with those whose gradients were dropped."""
 
     @property
     def missing(self) -> bool:
@@ -47,10 +50,20 @@ class Workers:
         """Return how many workers are hung."""
         return len(self._hung)
 
-    def count_step(self, index: int) -> None:
+    def measure_efforts(self) -> dict[str, stragglers.Effort]:
+        """Return what each available worker has spent on its steps, from its first one on."""
+        now, absent = time.monotonic(), [*self._gone, *self._hung, *self._back]
+        return {
+            worker.name: stragglers.Effort(self._computed[worker.name], now)
+            for worker in self.workers
+            if worker not in absent and self._computed[worker.name]
+        }
+
+    def count_step(self, index: int, *, is_applied: bool = True) -> None:
         """Count a step of a worker."""
         worker = self.workers[index]
-        self.steps[worker.name] += 1
+        self.steps[worker.name] += is_applied
+        self._computed[worker.name] += 1
         if worker in self._back:
             self._back.discard(worker)
             self.say(f"{worker.name} makes steps again")

@@ -48,6 +48,7 @@ class ServerReferee:
         """The variables outside the model, as `state` has seen them."""
         self._spec = spec
         self._schedule = replica_referee.CheckSchedule(1, always=always)
+        self.is_always_due = always
         self._omitted = ["what workers do at the same time"] if workers > 1 else []
         self._single = single
         self._obstacle = single if isinstance(single, str) else ""
