@@ -101,6 +101,6 @@ def test_a_worker_that_stays_slow_is_named_until_it_keeps_up(
     [slow] = causes
     assert slow is not None
     assert slow.cause == "worker-1 stays slower than the other replicas"
-    said = [text for _, text in recorder.lines if "worker-1 " in text]
-    assert any("warning: worker-1 is slow: in the last " in text for text in said)
-    assert any("worker-1 keeps up with the other replicas again" in text for text in said)
+    messages = [text for _, text in recorder.lines if "worker-1 " in text]
+    assert any("warning: worker-1 is slow: in the last " in text for text in messages)
+    assert any("worker-1 keeps up with the other replicas again" in text for text in messages)

@@ -8,13 +8,13 @@ from testing import clock
 from tfparallel_trainer.reporting import stragglers
 
 
-class Run:
+class SimulatedRun:
     """Replicas that make steps, of which each takes the seconds that its replica is given."""
 
     def __init__(self, *, waits: bool = False) -> None:
         self._clock = clock.Clock(1000.0)
         self._waits = waits
-        self._made: dict[str, float] = {}
+        self._steps: dict[str, float] = {}
         self._worked: dict[str, float] = {}
         self.paces = stragglers.PaceComparison(self._clock)
 
@@ -24,25 +24,25 @@ class Run:
         for _ in range(seconds):
             self._clock.advance(1)
             slowest = max(step_seconds.values())
-            for replica, each in step_seconds.items():
-                self._made[replica] = self._made.get(replica, 0) + 1 / (
-                    slowest if self._waits else each
+            for replica, duration in step_seconds.items():
+                self._steps[replica] = self._steps.get(replica, 0) + 1 / (
+                    slowest if self._waits else duration
                 )
-                share = each / slowest if self._waits else 1
+                share = duration / slowest if self._waits else 1
                 self._worked[replica] = self._worked.get(replica, 0) + share
             news.append(self.paces.add(self._efforts(step_seconds)))
         return [sentence for sentence in news if sentence is not None]
 
     def _efforts(self, step_seconds: Mapping[str, float]) -> dict[str, stragglers.Effort]:
         return {
-            replica: stragglers.Effort(int(self._made[replica]), self._worked[replica])
+            replica: stragglers.Effort(int(self._steps[replica]), self._worked[replica])
             for replica in step_seconds
         }
 
 
 @pytest.mark.parametrize("waits", [False, True])
 def test_a_replica_that_stays_slow_is_named_until_it_keeps_up(waits: bool) -> None:
-    run = Run(waits=waits)
+    run = SimulatedRun(waits=waits)
     assert run.go_on(29, a=0.1, b=0.11, c=0.1) == []
     assert run.go_on(60, a=0.1, b=0.11, c=0.1) == [], "all are alike"
     assert run.paces.straggler is None
@@ -56,19 +56,19 @@ def test_a_replica_that_stays_slow_is_named_until_it_keeps_up(waits: bool) -> No
 
 
 def test_the_times_of_a_step_are_said() -> None:
-    run = Run()
+    run = SimulatedRun()
     (slow,) = run.go_on(40, a=0.25, b=1.0, c=0.25)
     assert slow == (
         "warning: b is slow: in the last 30 s, its steps took 1 s each, and those of the other"
         " replicas 250 ms"
     )
-    run = Run()
+    run = SimulatedRun()
     (slow,) = run.go_on(40, a=0.25, b=1000.0)
     assert slow == "warning: b is slow: it has made no step for 30 s"
 
 
 def test_a_slow_moment_makes_no_straggler() -> None:
-    run = Run()
+    run = SimulatedRun()
     run.go_on(60, a=0.1, b=0.1)
     assert run.go_on(5, a=0.1, b=1.0) == []
     assert run.go_on(60, a=0.1, b=0.1) == []
@@ -76,7 +76,7 @@ def test_a_slow_moment_makes_no_straggler() -> None:
 
 
 def test_the_slowest_of_two_is_named_and_then_the_other() -> None:
-    run = Run()
+    run = SimulatedRun()
     run.go_on(60, a=0.1, b=0.5, c=0.1, d=0.1, e=0.6)
     assert run.paces.straggler == "e"
     run.go_on(60, a=0.1, b=0.6, c=0.1, d=0.1, e=0.5)
@@ -86,7 +86,7 @@ def test_the_slowest_of_two_is_named_and_then_the_other() -> None:
 
 
 def test_an_absent_replica_is_none_and_begins_anew() -> None:
-    run = Run()
+    run = SimulatedRun()
     run.go_on(60, a=0.1, b=0.5)
     assert run.paces.straggler == "b"
     assert run.go_on(3, a=0.1) == []
@@ -96,7 +96,7 @@ def test_an_absent_replica_is_none_and_begins_anew() -> None:
 
 
 def test_few_steps_say_nothing() -> None:
-    run = Run()
+    run = SimulatedRun()
     assert run.go_on(89, a=10, b=20) == []
     assert run.paces.straggler is None
     run.go_on(60, a=10, b=20)

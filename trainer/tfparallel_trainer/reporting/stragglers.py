@@ -19,8 +19,8 @@ _SNAPSHOTS = 20
 """How many moments of a window may be its begin."""
 
 _CAUGHT_UP = 1.25
-"""A straggler has caught up if it takes at most so many times as long as the median of the others.
-It is less than `progress.STRAGGLER_FACTOR`, so that a straggler does not come and go."""
+"""A straggler has caught up if it takes less than this many times as long as the median of the
+others. It is below `progress.STRAGGLER_FACTOR`, so that a straggler does not come and go."""
 
 _LOST_SHARE = 0.1
 """A straggler loses more than this share of the time against the median of the others."""
@@ -97,10 +97,10 @@ class PaceComparison:
 def _describe(replica: str, efforts: Mapping[str, Effort], window_seconds: float) -> str:
     if not efforts[replica].steps:
         return f"it has made no step for {window_seconds:.0f} s"
-    own, others = _seconds_of_step(efforts[replica]), _median_of_others(replica, efforts)
+    seconds, others = _seconds_of_step(efforts[replica]), _median_of_others(replica, efforts)
     return (
-        f"in the last {window_seconds:.0f} s, its steps took {progress.format_seconds(own)} each, "
-        f"and those of the other replicas {progress.format_seconds(others)}"
+        f"in the last {window_seconds:.0f} s, its steps took {progress.format_seconds(seconds)} "
+        f"each, and those of the other replicas {progress.format_seconds(others)}"
     )
 
 
