@@ -1,17 +1,47 @@
 """States of a small model, and stores that take them."""
 
+import itertools
 import pathlib
+import queue
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import keras
 import numpy as np
 
 from tfparallel_trainer import errors
-from tfparallel_trainer.checkpoint import files, shard, store
-from tfparallel_trainer.comms import agreement
+from tfparallel_trainer.checkpoint import files, memory_copies, shard, store
+from tfparallel_trainer.comms import agreement, channels
 from tfparallel_trainer.storage import folder as folders
+
+
+class QueueChannel:
+    """A channel between two threads, which has one block at a time."""
+
+    is_cut = False
+    """Whether the sender is lost after its first block."""
+    _block_bytes = 1000
+
+    def __init__(self) -> None:
+        self._blocks = queue.Queue[bytes | None](maxsize=1)
+
+    def send(self, length: int, read: Callable[[int, int], bytes]) -> None:
+        """Send so many bytes."""
+        for offset in range(0, length, self._block_bytes):
+            block = read(offset, min(self._block_bytes, length - offset))
+            self._blocks.put(block, timeout=60)
+            if self.is_cut:
+                self._blocks.put(None, timeout=60)
+                raise errors.PeerLostError("cut")
+        self._blocks.put(b"", timeout=60)
+
+    def receive(self) -> Iterator[bytes]:
+        """Yield what the other thread sends."""
+        while block := self._blocks.get(timeout=60):
+            yield block
+        if block is None:
+            raise errors.PeerLostError("cut")
 
 
 class Processes:
@@ -26,12 +56,15 @@ class Processes:
     ) -> None:
         """Take the folder of all, or one of each process, and each process's files in memory."""
         self.messages: list[str] = []
+        self.memory: dict[int, memory_copies.MemoryCopies] = {}
+        """The copies in memory of each process."""
         self._count = count
         self._directories = directories
         self._attempt = attempt
         self._memory_files = memory_files or [()] * count
         self._gathered = [0] * count
         self._barrier = threading.Barrier(count)
+        self._channels: dict[int, QueueChannel] = {}
 
     def run(self, work: Callable[[int, store.Store], Any]) -> list[Any]:
         """Give what the work of each process gives or raises."""
@@ -54,13 +87,21 @@ class Processes:
     def _open(self, me: int) -> store.Store:
         def gather(number: int) -> Sequence[int]:
             self._gathered[me] = number
-            self._barrier.wait(30)
+            self._barrier.wait(60)
             numbers = list(self._gathered)
-            self._barrier.wait(30)
+            self._barrier.wait(60)
             return numbers
 
+        numbers = itertools.count()
+
+        def open_channel(source: int, target: int) -> channels.Channel | None:
+            channel = self._channels.setdefault(next(numbers), QueueChannel())
+            return channel if me in (source, target) else None
+
         names = tuple(f"worker-{number}" for number in range(self._count))
-        together = agreement.Peers(me=me, names=names, gather=gather)
+        together = agreement.Peers(me=me, names=names, gather=gather, open_channel=open_channel)
+        memory = memory_copies.MemoryCopies(self._memory_files[me], together, self.messages.append)
+        self.memory[me] = memory
         folder = folders.Folder(self._directories[me % len(self._directories)])
         return store.Store(
             folder,
@@ -69,7 +110,7 @@ class Processes:
             self._attempt,
             self.messages.append,
             together,
-            memory_files=self._memory_files[me],
+            memory=memory,
         )
 
 
@@ -83,6 +124,10 @@ def variables(value: float) -> dict[str, keras.Variable]:
 
 def state(value: float) -> shard.State:
     return shard.undivided(variables(value))
+
+
+def index(step: int) -> files.Index:
+    return files.Index(attempt=1, position=at(step), parts=())
 
 
 def at(step: int) -> files.Position:

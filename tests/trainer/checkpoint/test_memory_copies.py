@@ -3,7 +3,7 @@
 import dataclasses
 import os
 import pathlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import keras
@@ -12,7 +12,7 @@ import pytest
 
 from testing.trainer import checkpoints
 from tfparallel_trainer.checkpoint import entries, memory_copies, shard, store
-from tfparallel_trainer.comms import devices
+from tfparallel_trainer.comms import agreement, devices
 from tfparallel_trainer.storage.folder import Folder
 
 Files = tuple[int, int]
@@ -40,6 +40,11 @@ def save(copy: store.CheckpointCopy) -> None:
     copy.save()
 
 
+def memory_of(files: Sequence[int], messages: list[str]) -> memory_copies.MemoryCopies:
+    """The copies in memory of a process that is alone."""
+    return memory_copies.MemoryCopies(files, agreement.Peers(), messages.append)
+
+
 class Attempt:
     """An attempt at a job of one process, with copies in memory."""
 
@@ -47,11 +52,12 @@ class Attempt:
         self.messages: list[str] = []
         self.variables = checkpoints.variables(0)
         self.state = shard.undivided(self.variables)
+        self.memory = memory_of(files, self.messages)
         self.opened_store = store.Store(
-            Folder(folder), 3, "a", number, self.messages.append, memory_files=files
+            Folder(folder), 3, "a", number, self.messages.append, memory=self.memory
         )
         self.position = self.opened_store.restore(self.state)
-        self.may_copy = self.opened_store.reserve_memory(self.state)
+        self.may_copy = self.memory.reserve(self.state)
 
     def train_to(self, step: int) -> None:
         """Give the variables the values of a step."""
@@ -222,7 +228,8 @@ def test_another_model_is_not_restored(
     Attempt(tmp_path, files).copy(5)
     variables = {"model/0/0": keras.Variable(np.zeros((2, 4)), dtype="float32")}
     messages: list[str] = []
-    reader = store.Store(Folder(tmp_path), 3, "a", 2, messages.append, memory_files=files)
+    memory = memory_of(files, messages)
+    reader = store.Store(Folder(tmp_path), 3, "a", 2, messages.append, memory=memory)
     assert reader.restore(shard.undivided(variables)) is None
     assert messages[0] == "skipping the copy of step 5 in memory: it holds other variables"
 
@@ -289,7 +296,7 @@ def train_halves(
 
     def run(me: int, opened: store.Store) -> Any:
         position = opened.restore(states[me])
-        opened.reserve_memory(states[me])
+        processes.memory[me].reserve(states[me])
         work(me, opened, states[me])
         return position
 
@@ -340,7 +347,9 @@ def test_lost_memory_of_one_process_lets_all_read_the_checkpoint(
     files[lost] = create_files()
     positions, _, messages = train_halves(tmp_path, files, 2, rest)
     assert positions == [checkpoints.at(1)] * 2
-    sentence = f"worker-{lost} has no copy of its state in memory: the newest checkpoint is read"
+    sentence = (
+        f"no copy of worker-{lost}'s state in memory can be used: the newest checkpoint is read"
+    )
     assert messages == [sentence]
     # Copies of another past of one process are never taken.
     train_halves(tmp_path, files, 3, copy_steps([1, 3]))
@@ -367,7 +376,8 @@ def test_a_changed_mesh_is_restored_from_the_checkpoint(
         "optimizer/0": keras.Variable(0, dtype="int64", name="counter"),
     }
     messages: list[str] = []
-    reader = store.Store(Folder(tmp_path), 3, "a", 2, messages.append, memory_files=files[0])
+    memory = memory_of(files[0], messages)
+    reader = store.Store(Folder(tmp_path), 3, "a", 2, messages.append, memory=memory)
     assert reader.restore(shard.undivided(variables)) == checkpoints.at(1)
     assert "skipping the copy of step 3 in memory: memory lacks 24 elements" in messages[0]
     np.testing.assert_array_equal(variables["model/0/0"].numpy()[4:], np.full((4, 6), 2.0))
@@ -378,7 +388,7 @@ def test_no_process_copies_if_one_has_no_memory(
 ) -> None:
     states = halves(0)
     processes = checkpoints.Processes(2, tmp_path, memory_files=[create_files(), ()])
-    assert processes.run(lambda me, opened: opened.reserve_memory(states[me])) == [False, False]
+    assert processes.run(lambda me, _: processes.memory[me].reserve(states[me])) == [False] * 2
 
 
 def test_parts_that_ranks_share_are_copied_once(
@@ -394,11 +404,13 @@ def test_parts_that_ranks_share_are_copied_once(
         for key, entry in share.items()
     }
     both = shard.State([other, share], single.wholes)
-    opened = store.Store(Folder(tmp_path), 3, "a", 1, lambda _: None, memory_files=files)
-    assert opened.reserve_memory(both)
+    memory = memory_of(files, [])
+    opened = store.Store(Folder(tmp_path), 3, "a", 1, lambda _: None, memory=memory)
+    assert memory.reserve(both)
     opened.copy_in_memory(checkpoints.at(2))()
     size = os.fstat(files[0]).st_size
-    again = store.Store(Folder(tmp_path), 3, "a", 2, lambda _: None, memory_files=files)
+    memory = memory_of(files, [])
+    again = store.Store(Folder(tmp_path), 3, "a", 2, lambda _: None, memory=memory)
     assert again.restore(both) == checkpoints.at(2)
     np.testing.assert_array_equal(other["model/0/0"].variable.numpy(), np.full((4, 6), 3.0))
     assert size < 4096 + 2 * 4 * 6 * 4 + 1024
@@ -414,17 +426,16 @@ def test_overlapping_parts_are_not_copied(
         entry, variable=keras.Variable(np.zeros((2, 6))), part=(slice(0, 2),), writes=False
     )
     both = shard.State([share, {"model/0/0": part}], single.wholes)
-    opened = store.Store(Folder(tmp_path), 3, "a", 1, messages.append, memory_files=create_files())
-    assert not opened.reserve_memory(both)
+    assert not memory_of(create_files(), messages).reserve(both)
     assert "ranks of this process have overlapping parts of a variable" in messages[0]
 
 
-def test_a_store_without_an_agent_copies_nothing_and_says_nothing(tmp_path: pathlib.Path) -> None:
+def test_a_process_without_an_agent_copies_nothing_and_says_nothing(tmp_path: pathlib.Path) -> None:
     messages: list[str] = []
     opened = store.Store(Folder(tmp_path), 3, "a", 1, messages.append)
     state = checkpoints.state(1)
     assert opened.restore(state) is None
-    assert not opened.reserve_memory(state)
+    assert not memory_of((), messages).reserve(state)
     copy = opened.copy(state, checkpoints.at(1))
     assert copy.complete is None
     copy.save()

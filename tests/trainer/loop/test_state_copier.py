@@ -58,6 +58,33 @@ def test_a_copy_is_followed_by_99_times_its_cost(pause: float, cpu: float) -> No
         assert copier.due
 
 
+def test_the_time_that_a_copy_takes_to_another_process_counts() -> None:
+    clock, may_complete = Clock(), threading.Event()
+
+    def complete() -> None:
+        assert may_complete.wait(60)
+
+    def exchange() -> None:
+        clock.now += 2.0
+
+    copier = state_copier.StateCopier(
+        lambda _: complete, exchange=exchange, decides=True, clock=clock, cpu_clock=lambda: 0.0
+    )
+    for _ in range(2):
+        may_complete.clear()
+        with copier.timed():
+            copier.copy(at(1))
+            clock.now += 1.0
+        may_complete.set()
+        copier.wait()
+    copier.complete(lambda: None)  # of a checkpoint, which no other process gets
+    copier.wait()
+    clock.now += 294.5
+    assert not copier.due
+    clock.now += 1.0
+    assert copier.due
+
+
 def test_a_checkpoint_stands_for_a_copy() -> None:
     clock = Clock()
     copier = copier_of(clock, lambda: None)

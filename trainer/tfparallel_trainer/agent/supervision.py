@@ -26,6 +26,9 @@ _OOM_EVENTS = pathlib.Path("/sys/fs/cgroup/memory.events")
 _FINAL = frozenset({exits.Exit.OUT_OF_MEMORY, *(code for code in exits.Exit if not code.retryable)})
 """Exit codes after which the container ends: another run would end the same, here at least."""
 
+_FILES = 4
+"""Files in memory: two for copies of the replica's own state, two for those of another replica."""
+
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class AttemptStart:
@@ -34,7 +37,8 @@ class AttemptStart:
     start_time: float
     """When the attempt began, by time.monotonic()."""
     memory_files: tuple[int, ...] = ()
-    """Open files in the agent's memory, where trainers leave copies of the state for the next."""
+    """Open files in the agent's memory, where trainers leave copies of the state for the next. See
+    `memory_copies`."""
 
 
 def supervise(
@@ -106,7 +110,7 @@ def _first_run(env: Mapping[str, str]) -> agents.Run:
 def _create_files() -> tuple[int, ...]:
     """Create empty files in memory: no limit of /dev/shm, and nothing to remove at the end."""
     try:
-        return tuple(os.memfd_create(f"tfparallel-state-{number}") for number in range(2))
+        return tuple(os.memfd_create(f"tfparallel-state-{number}") for number in range(_FILES))
     except OSError:  # The kernel or a sandbox does not let it.
         return ()
 

@@ -17,6 +17,7 @@ import pydantic
 import tensorflow as tf
 
 from tfparallel_trainer.checkpoint import files, shard
+from tfparallel_trainer.comms import channels
 
 _HEADER = struct.Struct("<8sQQI")
 """A mark, offset and length of the description, and its CRC-32."""
@@ -34,6 +35,8 @@ class Description(pydantic.BaseModel, frozen=True, extra="forbid"):
 
     number: int
     """Newer copies have higher numbers. All processes that copy together use the same one."""
+    process: int
+    """Number of the process whose state it is."""
     index: files.Index
     arrays: dict[str, files.Entry] = pydantic.Field(default_factory=dict)
 
@@ -70,9 +73,28 @@ class MemoryFile:
         """Read a part of the copy; all of it lies in one file."""
         return os.pread(self._descriptor, length, offset)
 
+    def send(self, channel: channels.Channel) -> None:
+        """Send the copy to another process."""
+        header = os.pread(self._descriptor, _HEADER.size, 0)
+        _, offset, length, _ = _HEADER.unpack(header)
+        channel.send(offset + length, lambda low, count: os.pread(self._descriptor, count, low))
+
+    def receive(self, channel: channels.Channel) -> None:
+        """Write the copy that another process sends. It is complete once all of it is here."""
+        self.clear()
+        header, offset = b"", 0
+        for block in channel.receive():
+            if not header:
+                header = block[: _HEADER.size]
+            written = block if offset else bytes(_HEADER.size) + block[_HEADER.size :]
+            os.pwrite(self._descriptor, written, offset)
+            offset += len(block)
+        os.pwrite(self._descriptor, header, 0)
+
     def clear(self) -> None:
         """Make the copy incomplete."""
-        os.pwrite(self._descriptor, bytes(_HEADER.size), 0)
+        if self.size:  # an empty one takes no memory
+            os.pwrite(self._descriptor, bytes(_HEADER.size), 0)
 
     def free(self) -> None:
         """Give the memory back, and with it the copy."""
@@ -90,9 +112,12 @@ class MemoryFile:
         """Bytes of memory that the file has."""
         return os.fstat(self._descriptor).st_size
 
-    def map(self, size: int) -> mmap.mmap:
+    def reserve(self, size: int) -> None:
         """Take so many bytes of memory, and leave the copy as it is. OSError: there is no room."""
         os.posix_fallocate(self._descriptor, 0, size)
+
+    def map(self, size: int) -> mmap.mmap:
+        """Map so many bytes, which are reserved."""
         return mmap.mmap(self._descriptor, size)
 
 

@@ -8,7 +8,7 @@ import contextlib
 import dataclasses
 import errno
 import functools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 
 from tfparallel_trainer import errors
 from tfparallel_trainer.checkpoint import (
@@ -52,14 +52,14 @@ class Store:
         together: agreement.Peers | None = None,
         namespace: str = "",
         module_sum: str = "",
-        memory_files: Sequence[int] = (),
+        memory: memory_copies.MemoryCopies | None = None,
     ) -> None:
         """Take the folder for an attempt at the job of this uid; None takes the next number.
 
         `together` are the processes that each hold a part; absent: this one holds all. The
         `namespace` is the job's, because jobs of another one may use the same bucket. The
         `module_sum` is the SHA-256 of the user's module; absent: changes of the module are not
-        logged. `memory_files` are open files of the agent, for copies that outlive this process.
+        logged. `memory` has copies that outlive this process; absent: there are none.
 
         Raises:
             PreemptedError: a newer attempt has already taken it.
@@ -74,7 +74,7 @@ class Store:
         self._saves = 0
         self._module_sum = module_sum
         self._copy: shard.State | None = None
-        self._memory = memory_copies.MemoryCopies(memory_files, self._peers, say)
+        self._memory = memory or memory_copies.MemoryCopies((), agreement.Peers(), say)
         self.saved_step = 0
         """Step of the newest checkpoint that `restore` has seen; 0 without one."""
         self.source = str(folder)
@@ -121,17 +121,11 @@ class Store:
 
         return CheckpointCopy(save, copy.seal)
 
-    def reserve_memory(self, state: shard.State) -> bool:
-        """Take memory for copies of a state that outlive this process, before training.
-
-        Returns whether `copy_in_memory` works, the same on all processes that have a store.
-        """
-        return self._memory.reserve(state)
-
     def copy_in_memory(self, at: files.Position) -> Callable[[], None]:
         """Copy the state for which memory is reserved; returns a function that completes the copy.
 
-        The function may run while training continues, and must have returned before the next copy.
+        The function may run while training continues, and must have returned before the next copy,
+        or before the copy is sent to the partner.
         """
         return self._memory.copy(self._describe(at)).seal
 
@@ -219,7 +213,7 @@ class Store:
     def restore(self, state: shard.State) -> files.Position | None:
         """Assign the newest whole state to the variables; None when there is none.
 
-        It is that of a copy in memory, if all processes have one which is as new as the newest
+        It is that of a copy in memory, if all processes can reach one which is as new as the newest
         checkpoint. Otherwise it is that of a checkpoint, which may have been saved under any mesh.
         Each process reads only the parts of its ranks. Newer checkpoints that are damaged are
         quarantined.
@@ -232,7 +226,7 @@ class Store:
         (self.saved_step, *_) = self._peers.gather(steps[-1] if steps else 0)
         position = self._memory.restore(state, oldest=self.saved_step)
         if position is not None:
-            self.source = "memory"
+            self.source = self._memory.source
             self._compare_module()
             return position
         passed: list[tuple[directory.Directory, retention.Health]] = []

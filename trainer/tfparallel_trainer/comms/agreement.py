@@ -3,6 +3,7 @@
 import contextlib
 import dataclasses
 import hashlib
+import itertools
 import threading
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
@@ -10,11 +11,14 @@ from typing import Any
 import tensorflow as tf
 
 from tfparallel_trainer import errors, tasks
-from tfparallel_trainer.comms import collectives
+from tfparallel_trainer.comms import channels, collectives, devices
 from tfparallel_trainer.lifecycle import stall
 
 _DIGITS = 15
 """Hexadecimal digits of a digest: 60 of the 63 bits that a tensor of int64 carries."""
+
+_channel_numbers = itertools.count()
+"""Numbers of channels, which all processes open in one order."""
 
 
 def check(cluster: tasks.Cluster, device: str, facts: dict[str, int]) -> None:
@@ -101,6 +105,9 @@ class Peers:
     names: tuple[str, ...] = ("chief-0",)
     gather: Callable[[int], Sequence[int]] = lambda number: [number]
     """Sends a number (63 bits), and returns those of all processes in order; all call it alike."""
+    open_channel: Callable[[int, int], channels.Channel | None] = lambda *_: None
+    """Opens a channel from one process to another, by their numbers; all processes call it alike.
+    None: this process is at neither end."""
 
     @property
     def count(self) -> int:
@@ -131,11 +138,21 @@ def peers(cluster: tasks.Cluster, device: str, watch: stall.Watch) -> Peers:
         return Peers()
     numbers = Numbers(cluster, device, collectives.Program.DECIDE, 1)
 
-    def gather(number: int) -> Sequence[int]:
+    def open_wait() -> contextlib.AbstractContextManager[object]:
         # Background writes are not a sign of life of the main thread.
         is_watched = threading.current_thread() is threading.main_thread()
-        with watch.waiting() if is_watched else contextlib.nullcontext():
+        return watch.waiting() if is_watched else contextlib.nullcontext()
+
+    def gather(number: int) -> Sequence[int]:
+        with open_wait():
             return [value for (value,) in numbers([number])]
 
+    def open_channel(source: int, target: int) -> channels.Channel | None:
+        number = next(_channel_numbers)
+        if cluster.me not in (source, target):
+            return None
+        cpu, is_sender = devices.cpu(cluster), cluster.me == source
+        return channels.PairChannel(number, cpu, is_sender=is_sender, open_wait=open_wait)
+
     names = tuple(task.name for task in cluster.tasks)
-    return Peers(me=cluster.me, names=names, gather=gather)
+    return Peers(me=cluster.me, names=names, gather=gather, open_channel=open_channel)

@@ -65,6 +65,7 @@ class Program(enum.IntEnum):
     COMPARE_MODELS = 18
     COMPARE_PARTS = 19
     SHARE_AVERAGES = 20
+    TRANSFER = 21
 
 
 class Hint(enum.StrEnum):

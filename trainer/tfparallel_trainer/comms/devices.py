@@ -3,10 +3,13 @@
 import contextlib
 import os
 import pathlib
+import uuid
 
 import tensorflow as tf
 
 from tfparallel_trainer import errors, tasks
+
+_BOOT_ID = pathlib.Path("/proc/sys/kernel/random/boot_id")
 
 
 def prepare(cpu_devices: int, alone: bool, first_operation: str = "") -> int:
@@ -37,9 +40,28 @@ def prepare(cpu_devices: int, alone: bool, first_operation: str = "") -> int:
 def names(cluster: tasks.Cluster, count: int) -> list[str]:
     """Full names of this process's devices, such as /job:worker/replica:0/task:1/device:CPU:0."""
     kind = "GPU" if tf.config.list_physical_devices("GPU") else "CPU"
+    return [f"{_process(cluster)}/device:{kind}:{index}" for index in range(count)]
+
+
+def cpu(cluster: tasks.Cluster) -> str:
+    """Full name of this process's first CPU."""
+    return f"{_process(cluster)}/device:CPU:0"
+
+
+def _process(cluster: tasks.Cluster) -> str:
     task = cluster.task
-    process = "" if cluster.alone else f"/job:{task.role}/replica:0/task:{task.index}"
-    return [f"{process}/device:{kind}:{index}" for index in range(count)]
+    return "" if cluster.alone else f"/job:{task.role}/replica:0/task:{task.index}"
+
+
+def machine() -> str:
+    """Return what tells this machine's kernel apart: containers of one node have the same.
+
+    A random text where the kernel does not say it.
+    """
+    try:
+        return _BOOT_ID.read_text(encoding="ascii").strip()
+    except OSError:
+        return uuid.uuid4().hex
 
 
 def limit_threads() -> None:

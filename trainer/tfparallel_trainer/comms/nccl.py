@@ -5,16 +5,14 @@ processes tell each other which GPUs they have, and decide alike.
 """
 
 import ctypes
-import pathlib
 import uuid
 from collections.abc import Sequence
 
 import tensorflow as tf
 
 from tfparallel_trainer import tasks
-from tfparallel_trainer.comms import agreement, collectives
+from tfparallel_trainer.comms import agreement, collectives, devices
 
-_BOOT_ID = pathlib.Path("/proc/sys/kernel/random/boot_id")
 _DRIVER = "libcuda.so.1"
 _LONGEST_ADDRESS = 32
 
@@ -74,9 +72,8 @@ def _addresses(count: int) -> list[str]:
 
     NCCL compares the same. GPUs whose address cannot be found are taken for different ones.
     """
-    unknown = uuid.uuid4().hex
+    unknown, machine = uuid.uuid4().hex, devices.machine()
     try:
-        machine = _BOOT_ID.read_text(encoding="ascii")
         driver = ctypes.CDLL(_DRIVER)
     except OSError:
         return [f"{unknown} {number}" for number in range(count)]

@@ -9,7 +9,15 @@ from typing import Any
 import tensorflow as tf
 
 from tfparallel_trainer import errors, user
-from tfparallel_trainer.checkpoint import export, files, initial_weights, keys, shard, store
+from tfparallel_trainer.checkpoint import (
+    export,
+    files,
+    initial_weights,
+    keys,
+    memory_copies,
+    shard,
+    store,
+)
 from tfparallel_trainer.comms import agreement, collectives, devices, nccl, rendezvous, shape
 from tfparallel_trainer.contract import outputs, progress
 from tfparallel_trainer.data import batch_division, data_functions, feed, nest
@@ -136,6 +144,8 @@ class EngineSetup:
     """The store of checkpoints. None: this process saves none."""
     state: shard.State
     """The variables that this process writes to a checkpoint."""
+    memory: memory_copies.MemoryCopies | None = None
+    """Copies of the state in memory, the same on all processes. None: there are none."""
     start: files.Position
     saved_step: int
     """Step of the newest checkpoint; 0 without one. The start may be newer."""
@@ -159,12 +169,18 @@ class EngineSetup:
     def reserve_memory(self) -> Callable[[files.Position], Callable[[], None]] | None:
         """Take memory for copies of the state that outlive this process.
 
-        Returns a function that copies the state, and returns one that completes the copy. None:
-        this process makes no copies. All processes call it alike.
+        Returns a function that copies the state, and returns one that completes the copy. Without
+        a store, this process copies nothing, and may only keep copies for another one. None: there
+        are no copies. All processes call it alike.
         """
-        if self.saved is None or not self.saved.reserve_memory(self.state):
+        saved = self.saved
+        if self.memory is None or not self.memory.reserve(None if saved is None else self.state):
             return None
-        return self.saved.copy_in_memory
+        return _copy_nothing if saved is None else saved.copy_in_memory
+
+
+def _copy_nothing(_: files.Position) -> Callable[[], None]:
+    return lambda: None
 
 
 def prepare(
@@ -189,6 +205,7 @@ def prepare(
     say = context.out.say
     watch.moved("the preparation began")
     checkpoint, saved = settings.job.trainer.checkpoint, None
+    memory = _open_memory(context)
     if checkpoint is not None and settings.cluster.is_chief:
         with watch.waiting("the wait for another job's end"):
             saved = store.Store(
@@ -199,8 +216,7 @@ def prepare(
                 say,
                 namespace=settings.namespace,
                 module_sum=settings.module_sum,
-                # Servers have the state of their jobs, and live on when the chief ends.
-                memory_files=() if settings.uses_servers else context.memory_files,
+                memory=memory,
             )
         context.until_end.enter_context(saved.living())
     cut = division or division_for(mesh, settings, len(device_names))
@@ -226,7 +242,11 @@ def prepare(
         _trace(context, replicas, training.spec)
     shards = shard.undivided(keys.for_training(replicas[0].model, replicas[0].optimizer))
     watch.moved("reading the newest checkpoint began")
-    restored = saved.restore(shards) if saved is not None else None
+    restored = None
+    if saved is not None:
+        restored = saved.restore(shards)
+    elif memory is not None:
+        memory.restore(None, oldest=0)
     if saved is not None and restored is not None:
         say(f"resuming after step {restored.step} from {saved.source}")
     weights = settings.job.trainer.initial_weights
@@ -246,11 +266,22 @@ def prepare(
         evaluation=evaluation,
         saved=saved,
         state=shards,
+        memory=memory,
         start=files.Position(step=step, epoch=epoch, example=example, observer=start.observer),
         saved_step=saved_step,
         attempt=saved.attempt if saved is not None else settings.attempt or 1,
         advice=checks.advice(replicas[0].model, cut.ranks),
     )
+
+
+def _open_memory(context: RunContext) -> memory_copies.MemoryCopies | None:
+    """Open the copies in memory, of which the chief's agent and its partner's have some."""
+    settings = context.settings
+    # Servers have the state of their jobs, and live on when the chief ends. Scripts have no agent.
+    if settings.job.trainer.checkpoint is None or settings.uses_servers or context.script:
+        return None
+    peers = agreement.peers(settings.cluster, devices.names(settings.cluster, 1)[0], context.watch)
+    return memory_copies.MemoryCopies(context.memory_files, peers, context.out.say)
 
 
 def _trace(context: RunContext, replicas: Sequence[Replica], spec: Any) -> None:

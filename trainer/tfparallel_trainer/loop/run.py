@@ -120,11 +120,12 @@ def _loop(
     """Put together the outer loop around an engine."""
     settings = context.settings
 
-    copy = engine_setup.reserve_memory()
+    copy, memory = engine_setup.reserve_memory(), engine_setup.memory
     copier = state_copier.StateCopier(
         copy,
+        exchange=memory.exchange if memory is not None else lambda: None,
         decides=copy is not None and settings.cluster.is_chief,
-        barrier=trainer.barrier if _has_parts(engine_setup) else lambda: None,
+        barrier=trainer.barrier if memory is not None and memory.has_peers else lambda: None,
     )
 
     def save(at: files.Position) -> None:

@@ -140,6 +140,7 @@ class Training:
         if not self._ended_epoch and self.observer.evaluates_after(self._place.epoch - 1):
             self._evaluate()
         self.writer.wait()
+        self.copier.wait()
         self.observer.training_ends()
 
     @property

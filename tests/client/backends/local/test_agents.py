@@ -36,7 +36,9 @@ LAYOUTS: dict[str, dict[str, Any]] = {
 HOOK = """
 import json, os, signal
 from tfparallel_trainer.checkpoint import memory_file, shard
+from tfparallel_trainer.loop import state_copier
 
+state_copier.SHARE = 1.0  # copies follow each other at once
 task = json.loads(os.environ["TF_CONFIG"])["task"]
 is_killed = os.environ["TFPARALLEL_ATTEMPT"] == "1" and task["index"] == INDEX
 begin, seal = memory_file.MemoryCopy.__init__, memory_file.MemoryCopy.seal
@@ -70,8 +72,51 @@ shard.read_into = count_variable
 """
 """Kills a trainer at a moment of its sixth copy."""
 
+EXCHANGE_HOOK = """
+import json, os, signal
+from tfparallel_trainer.checkpoint import memory_file, partners
+from tfparallel_trainer.loop import state_copier
 
-def _job(mark: str, replicas: int = 2, **spec: Any) -> dict[str, Any]:
+state_copier.SHARE = 1.0  # copies follow each other at once
+task = json.loads(os.environ["TF_CONFIG"])["task"]
+is_killed = os.environ["TFPARALLEL_ATTEMPT"] == "1" and task["index"] == INDEX
+seal, exchange = memory_file.MemoryCopy.seal, partners.Partnership.exchange
+step, begun = 0, 0
+
+def note_step(self):
+    global step
+    step = self._description.index.position.step
+    seal(self)
+
+def exchange_and_end(self, file):
+    global begun
+    begun += 1
+    is_last = is_killed and begun == 3
+    if is_last:
+        for channel in filter(None, (self._outgoing, self._incoming)):
+            channel._function = end_at("MOMENT", channel._function)
+    exchange(self, file)
+    print(f"the copy of step {step} is kept", flush=True)
+    if is_last:
+        end()
+
+def end_at(moment, find):
+    def find_or_end(size):
+        if moment == "transfer":
+            end()
+        return find(size)
+    return find_or_end
+
+def end():
+    os.kill(os.getppid(), signal.SIGKILL)
+    os.kill(os.getpid(), signal.SIGKILL)
+
+memory_file.MemoryCopy.seal, partners.Partnership.exchange = note_step, exchange_and_end
+"""
+"""Kills a trainer and its agent during the third exchange with its partner, or after it."""
+
+
+def _job(mark: str, replicas: int = 2, steps_between: int = 7, **spec: Any) -> dict[str, Any]:
     variables = [{"name": jobs.MARK, "value": mark}]
     worker = {"spec": {"containers": [{"name": "tensorflow", "env": variables}]}}
     trainer = {
@@ -79,7 +124,7 @@ def _job(mark: str, replicas: int = 2, **spec: Any) -> dict[str, Any]:
         "steps": STEPS,
         "globalBatchSize": 18,
         "verify": "Off",
-        "checkpoint": {"claim": "c", "everySteps": 7},
+        "checkpoint": {"claim": "c", "everySteps": steps_between},
     }
     return jobs.job({"Worker": {"replicas": replicas, "template": worker}}, trainer=trainer, **spec)
 
@@ -177,6 +222,30 @@ async def test_the_newest_complete_copy_is_taken(
     assert len(complete) == (6 if moment == "complete" else 5)
     step = complete[-1].partition("of step ")[2].split()[0]
     assert resumption.endswith(f"resuming after step {step} from memory")
+    weights.assert_same_bits(weights.checkpoint(tmp_path / "out/claims/c/job"), expected)
+
+
+@pytest.mark.parametrize("moment", ["transfer", "after it"])
+@pytest.mark.parametrize(("layout", "index"), [("MultiWorkerMirrored", 0), ("ModelSplit", 1)])
+async def test_a_partner_has_the_state_of_a_process_that_is_lost_with_its_agent(
+    tmp_path: pathlib.Path, expected: dict[str, Any], layout: str, index: int, moment: str
+) -> None:
+    """No checkpoint is there, so without the partner the job would begin at step 0."""
+    hook = EXCHANGE_HOOK.replace("MOMENT", moment).replace("INDEX", str(index))
+    (tmp_path / "model.py").write_text(MODEL.read_text() + hook)
+    job = _job(jobs.new_mark(), steps_between=STEPS, **LAYOUTS[layout])
+    outcome, recorder = await jobs.finish(tmp_path, job)
+    status = outcome.job.status
+    assert status.state is names.State.SUCCEEDED, recorder.lines[-20:]
+    assert (status.attempt, status.restarts.failure) == (2, 1)
+    (resumption,) = _resumptions(recorder)
+    lines = recorder.lines_of(f"worker-{index}")
+    first_attempt = itertools.takewhile(lambda line: "resuming after" not in line, lines)
+    kept = [line for line in first_attempt if "is kept" in line]
+    assert len(kept) == (2 if moment == "transfer" else 3)
+    step = kept[-1].partition("of step ")[2].split()[0]
+    partner = f"worker-{1 - index} kept the copy of worker-{index}"
+    assert resumption.endswith(f"resuming after step {step} from memory ({partner})")
     weights.assert_same_bits(weights.checkpoint(tmp_path / "out/claims/c/job"), expected)
 
 

@@ -82,6 +82,7 @@ class SplitRun(engine.RunTemplate):
             evaluation=evaluation_examples,
             saved=saved,
             state=model_state.state,
+            memory=model_state.memory,
             start=model_state.start(),
             saved_step=0 if saved is None else saved.saved_step,
             attempt=saved.attempt if saved is not None else settings.attempt or 1,

@@ -13,6 +13,7 @@ from tfparallel_trainer.checkpoint import (
     entries,
     files,
     initial_weights,
+    memory_copies,
     shard,
     slots,
     store,
@@ -52,9 +53,12 @@ class Persistence:
         self.state = shard.State([share_of(self.drawn, rank) for rank in ranks], self.drawn.wholes)
         self.saved: store.Store | None = None
         """The store. None: the job saves no checkpoints."""
+        self.memory: memory_copies.MemoryCopies | None = None
+        """Copies in memory. None: without checkpoints there are none."""
         if checkpoint:
+            self.memory = memory_copies.MemoryCopies(memory_files, peers, say)
             self.saved = self._store(
-                settings.checkpoints, checkpoint.keep, settings.module_sum, memory_files
+                settings.checkpoints, checkpoint.keep, settings.module_sum, self.memory
             )
         self._exporting = settings.results.child(".exporting")
         """Folder of the exported state, if no checkpoint has it."""
@@ -104,12 +108,12 @@ class Persistence:
         folder: directory.Directory,
         keep: int,
         module_sum: str = "",
-        memory_files: Sequence[int] = (),
+        memory: memory_copies.MemoryCopies | None = None,
     ) -> store.Store:
         job, attempt = self._settings.job_uid, self._settings.attempt
         namespace = self._settings.namespace
         return store.Store(
-            folder, keep, job, attempt, self._say, self._peers, namespace, module_sum, memory_files
+            folder, keep, job, attempt, self._say, self._peers, namespace, module_sum, memory
         )
 
 
