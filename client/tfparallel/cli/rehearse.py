@@ -36,6 +36,14 @@ _FILE = "rehearsal.json"
     help="Stop the replica's process after a step, as a machine that hangs does. Repeatable.",
 )
 @click.option(
+    "--cut",
+    "cuts",
+    multiple=True,
+    metavar="REPLICA:REPLICA@STEP",
+    help="Cut the network between two replicas after a step, such as worker-0:worker-1@40, until"
+    " a replica restarts. Repeatable.",
+)
+@click.option(
     "--disk-full",
     "full_disks",
     type=click.IntRange(min=1),
@@ -78,6 +86,7 @@ def command(
     *,
     kills: Sequence[str],
     freezes: Sequence[str],
+    cuts: Sequence[str],
     full_disks: Sequence[int],
     slowdowns: Sequence[str],
     mtbf: float | None,
@@ -97,7 +106,7 @@ def command(
     """
     if nodes is not None and mtbf is None:
         raise load.SpecError("--nodes: goes with --mtbf; give --mtbf HOURS too")
-    scenario = faults.parse_scenario(kills, freezes, slowdowns, full_disks)
+    scenario = faults.parse_scenario(kills, freezes, slowdowns, full_disks, cuts)
     if mtbf is not None and not scenario.faults:
         raise load.SpecError(
             "--mtbf: needs a fault after which the job restarts; give --kill, such as --kill"

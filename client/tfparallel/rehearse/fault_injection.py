@@ -7,31 +7,49 @@ import os
 import pathlib
 import resource
 import signal
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping
 
 from tfparallel.backends.local import cluster
-from tfparallel.rehearse import faults
+from tfparallel.rehearse import faults, relays, tcp_sockets
 from tfparallel_operator import wall_clock
 from tfparallel_trainer.contract import outputs
 
 _POLL_SECONDS = 0.01
 
-CAN_LIMIT_FILES = hasattr(resource, "prlimit")
+_CAN_LIMIT_FILES = hasattr(resource, "prlimit")
 """Whether this system lets a process limit the files of another process: Linux does."""
 
 
-class Injector:
-    """A `local_run.Companion` that injects faults in their order."""
+def can_inject(kind: faults.FaultKind) -> bool:
+    """Whether this system has what a fault needs."""
+    match kind:
+        case faults.FaultKind.DISK_FULL:
+            return _CAN_LIMIT_FILES
+        case faults.FaultKind.CUT:
+            return tcp_sockets.CAN_LIST
+        case _:
+            return True
 
-    def __init__(self, planned: Sequence[faults.Fault]) -> None:
-        self._planned = list(planned)
+
+class Injector:
+    """Its `run` is a `local_run.Companion` that injects faults in their order."""
+
+    def __init__(self, scenario: faults.Scenario) -> None:
+        self._planned = list(scenario.faults)
+        cut_off = {replica for cut in scenario.cuts for replica in cut.replicas}
+        self.network = relays.RelayNetwork(cut_off)
         self._killed: set[int] = set()
         self.injections: list[faults.Injection] = []
 
     async def run(self, local: cluster.LocalCluster, results: pathlib.Path | None) -> None:
-        """Watch the step log until all faults have happened."""
+        """Relay what a cut can concern, and watch the step log until all faults have happened."""
         if results is None:
             raise ValueError("a job of the shipped trainer has a folder of results")
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(self.network.run(local.trainer_ids))
+            await self._inject_all(local, results)
+
+    async def _inject_all(self, local: cluster.LocalCluster, results: pathlib.Path) -> None:
         tail = _StepLogTail(results / outputs.STEP_LOG)
         while self._planned:
             await asyncio.sleep(_POLL_SECONDS)
@@ -44,16 +62,20 @@ class Injector:
     def _inject(self, fault: faults.Fault, step: int, trainer_ids: Mapping[str, int]) -> bool:
         """Inject a fault; False: its replica restarts, and meets the fault when it trains again."""
         targets = {
-            number
+            replica: number
             for replica, number in trainer_ids.items()
-            if fault.replica in (replica, None) and number not in self._killed
+            if fault.affects(replica) and number not in self._killed
         }
         # Before the fault: what follows from it must not seem to be earlier.
         time = wall_clock.utc_now()
-        if not targets or not _disturb(fault.kind, targets):
+        if len(targets) < max(1, len(fault.replicas)):
+            return False
+        if fault.kind is faults.FaultKind.CUT:
+            self.network.cut(fault.replicas, trainer_ids)
+        elif not _disturb(fault.kind, targets.values()):
             return False
         if fault.kind is faults.FaultKind.KILL:
-            self._killed |= targets
+            self._killed.update(targets.values())
         self.injections.append(faults.Injection(fault, time, step))
         return True
 

@@ -6,10 +6,13 @@ import enum
 import re
 from collections.abc import Collection, Sequence
 
-from tfparallel_operator.api import load
+from tfparallel_operator.api import load, types
 
-_AT_STEP = re.compile(r"(?P<replica>[a-z]+-\d+|[a-z]+)@(?P<step>[1-9]\d{0,14})")
-_BY_FACTOR = re.compile(r"(?P<replica>[a-z]+-\d+|[a-z]+)x(?P<factor>\d+(\.\d+)?)")
+_NAME = r"[a-z]+-\d+|[a-z]+"
+_STEP = r"@(?P<step>[1-9]\d{0,14})"
+_AT_STEP = re.compile(rf"(?P<replica>{_NAME}){_STEP}")
+_BETWEEN_AT_STEP = re.compile(rf"(?P<replica>{_NAME}):(?P<peer>{_NAME}){_STEP}")
+_BY_FACTOR = re.compile(rf"(?P<replica>{_NAME})x(?P<factor>\d+(\.\d+)?)")
 
 
 class FaultKind(enum.StrEnum):
@@ -19,6 +22,8 @@ class FaultKind(enum.StrEnum):
     """The process of a replica dies at once (SIGKILL)."""
     FREEZE = "freeze"
     """The process of a replica stops, and never continues (SIGSTOP)."""
+    CUT = "cut"
+    """No byte passes between the processes of two replicas, and no connection closes."""
     DISK_FULL = "disk-full"
     """The processes of all replicas can write to no file (RLIMIT_FSIZE)."""
 
@@ -28,15 +33,23 @@ class Fault:
     """A fault, once the job has made a step."""
 
     kind: FaultKind
-    replica: str | None
-    """None: all replicas have it."""
+    replicas: tuple[str, ...]
+    """Two of a cut; empty: all replicas have it."""
     step: int
 
     def __str__(self) -> str:
         """The fault as the command line names it."""
-        if self.replica is None:
+        if not self.replicas:
             return f"{self.kind} {self.step}"
-        return f"{self.kind} {self.replica}@{self.step}"
+        return f"{self.kind} {':'.join(self.replicas)}@{self.step}"
+
+    def affects(self, replica: str) -> bool:
+        """Whether a replica has the fault."""
+        return not self.replicas or replica in self.replicas
+
+    def ends_with(self, replica: str) -> bool:
+        """Whether the fault ends when a replica restarts. A cut ends with the first restart."""
+        return self.kind is FaultKind.CUT or self.affects(replica)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -70,32 +83,39 @@ class Scenario:
     """In the order of their steps."""
     slowdowns: Sequence[Slowdown] = ()
 
+    @property
+    def cuts(self) -> Sequence[Fault]:
+        """The faults that cut two replicas off from each other."""
+        return [fault for fault in self.faults if fault.kind is FaultKind.CUT]
+
 
 def parse_scenario(
     kills: Sequence[str] = (),
     freezes: Sequence[str] = (),
     slowdowns: Sequence[str] = (),
     full_disks: Sequence[int] = (),
+    cuts: Sequence[str] = (),
 ) -> Scenario:
-    """Parse the values of --kill, --freeze, --slow and --disk-full.
+    """Parse the values of --kill, --freeze, --slow, --disk-full and --cut.
 
     Raises:
         SpecError: a value has another form, there is none, or two contradict each other.
     """
     faults = [_parse_fault(FaultKind.KILL, text) for text in kills]
     faults += [_parse_fault(FaultKind.FREEZE, text) for text in freezes]
-    faults += [Fault(FaultKind.DISK_FULL, None, step) for step in full_disks]
+    faults += [Fault(FaultKind.DISK_FULL, (), step) for step in full_disks]
+    faults += map(_parse_cut, cuts)
     slow = [_parse_slowdown(text) for text in slowdowns]
     if not faults and not slow:
         raise load.SpecError(
-            "no fault: give --kill, --freeze, --disk-full or --slow, such as --kill worker-1@40"
+            "no fault: give --kill, --freeze, --cut, --disk-full or --slow, such as --kill"
+            " worker-1@40"
         )
     for index, slowdown in enumerate(slow):
         # Throttling continues a stopped process, and faults of an agent's trainer do not reach
         # the process that is throttled.
-        others = {fault.replica for fault in faults}
-        others |= {other.replica for other in slow[index + 1 :]}
-        if others & {slowdown.replica, None}:
+        others = {other.replica for other in slow[index + 1 :]}
+        if slowdown.replica in others or any(fault.affects(slowdown.replica) for fault in faults):
             raise load.SpecError(
                 f"--{slowdown}: the replica has another fault; give each fault its own replica,"
                 " or rehearse twice"
@@ -105,12 +125,30 @@ def parse_scenario(
 
 def check_replicas(scenario: Scenario, replicas: Collection[str]) -> None:
     """Raise SpecError if a fault is that of a replica that the job does not have."""
-    disturbances: Sequence[Fault | Slowdown] = (*scenario.faults, *scenario.slowdowns)
-    for disturbance in disturbances:
-        if disturbance.replica not in {*replicas, None}:
+    for cut in scenario.cuts:
+        _check_cut(cut, replicas)
+    disturbances = [(fault, fault.replicas) for fault in scenario.faults]
+    slowdowns = [(slowdown, (slowdown.replica,)) for slowdown in scenario.slowdowns]
+    for disturbance, disturbed in (*disturbances, *slowdowns):
+        for replica in disturbed:
+            if replica not in replicas:
+                raise load.SpecError(
+                    f"--{disturbance}: the job has no replica {replica!r}: it has"
+                    f" {', '.join(sorted(replicas))}"
+                )
+
+
+def _check_cut(cut: Fault, replicas: Collection[str]) -> None:
+    if len(replicas) == 1:
+        raise load.SpecError(
+            f"--{cut}: the job has one replica, {next(iter(replicas))}; leave out --cut, or give"
+            " the job more, such as --set spec.tfReplicaSpecs.Worker.replicas=2"
+        )
+    for replica in cut.replicas:
+        if replica.startswith(types.Role.EVALUATOR.task_type) and replica in replicas:
             raise load.SpecError(
-                f"--{disturbance}: the job has no replica {disturbance.replica!r}: it has"
-                f" {', '.join(sorted(replicas))}"
+                f"--{cut}: {replica} has no connection to others, because it reads checkpoints;"
+                " name two replicas that train"
             )
 
 
@@ -128,7 +166,19 @@ def _parse_fault(kind: FaultKind, text: str) -> Fault:
     match = _AT_STEP.fullmatch(text)
     if match is None:
         raise load.SpecError(f"--{kind} {text}: write REPLICA@STEP, such as worker-1@40")
-    return Fault(kind, _name_replica(match["replica"]), int(match["step"]))
+    return Fault(kind, (_name_replica(match["replica"]),), int(match["step"]))
+
+
+def _parse_cut(text: str) -> Fault:
+    match = _BETWEEN_AT_STEP.fullmatch(text)
+    if match is None:
+        raise load.SpecError(
+            f"--cut {text}: write REPLICA:REPLICA@STEP, such as worker-0:worker-1@40"
+        )
+    replicas = _name_replica(match["replica"]), _name_replica(match["peer"])
+    if len(set(replicas)) == 1:
+        raise load.SpecError(f"--cut {text}: names {replicas[0]} twice; name two replicas")
+    return Fault(FaultKind.CUT, replicas, int(match["step"]))
 
 
 def _parse_slowdown(text: str) -> Slowdown:

@@ -31,12 +31,17 @@ def run(
     throttles = {
         slowdown.replica: throttle.build_command(slowdown.factor) for slowdown in scenario.slowdowns
     }
-    injector = fault_injection.Injector(scenario.faults)
+    injector = fault_injection.Injector(scenario)
     logging = dataclasses.replace(
         source, environment={**source.environment, environment.STEP_LOG: "1"}
     )
     outcome = asyncio.run(
-        local_run.run(logging, folder, screen, wrappers=throttles, companion=injector.run)
+        local_run.run(
+            *(logging, folder, screen),
+            wrappers=throttles,
+            companion=injector.run,
+            relayed=injector.network.addresses,
+        )
     )
     if outcome.stopped_by is not None:
         raise errors.Stopped(outcome.stopped_by)

@@ -63,7 +63,7 @@ class Recovery:
     noticed: float | None
     """The operator's core saw an end of a process, or wrote an event."""
     restarted: float | None
-    """The process of the replica, or of any if all had the fault, started again."""
+    """The process of the replica started again, or of any if all or a cut had the fault."""
     resumed: float | None
     """The first step after that was made."""
     advanced: float | None
@@ -94,7 +94,7 @@ def _find_recovery(run: TrialRecords, injection: faults.Injection) -> Recovery:
     starts = (
         change.time
         for change in run.pod_changes
-        if injection.fault.replica in (change.replica, None) and not change.phase.ended
+        if injection.fault.ends_with(change.replica) and not change.phase.ended
     )
     restarted = next((moment for moment in starts if noticed and moment >= noticed), None)
     resumed = next((step for step in run.steps if restarted and step.time >= restarted), None)

@@ -118,9 +118,9 @@ def _check(source: JobSource, scenario: faults.Scenario) -> None:
             "spec.trainer.checkpoint.uri: both runs would share the bucket; give"
             " --set spec.trainer.checkpoint.uri=null --set spec.trainer.checkpoint.claim=rehearsal"
         )
-    full_disks = [fault for fault in scenario.faults if fault.kind is faults.FaultKind.DISK_FULL]
-    if full_disks and not fault_injection.CAN_LIMIT_FILES:
-        raise load.SpecError(f"--{full_disks[0]}: needs Linux; leave it out on this system")
+    for fault in scenario.faults:
+        if not fault_injection.can_inject(fault.kind):
+            raise load.SpecError(f"--{fault}: needs Linux; leave it out on this system")
     replicas = {replica.name for replica in cluster.lay_out(source.job).all_replicas}
     faults.check_replicas(scenario, replicas)
     if trainer.steps is not None:

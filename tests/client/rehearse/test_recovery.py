@@ -13,7 +13,7 @@ from tfparallel.rehearse import faults, recovery, rehearsal
 from tfparallel_operator.core import decision, observation
 
 BEGIN = datetime.datetime(2026, 11, 28, 10, tzinfo=datetime.UTC)
-KILL = faults.Fault(faults.FaultKind.KILL, "worker-1", 6)
+KILL = faults.Fault(faults.FaultKind.KILL, ("worker-1",), 6)
 
 
 def at(seconds: float) -> datetime.datetime:
@@ -94,12 +94,19 @@ def test_each_phase_counts_from_the_fault() -> None:
     )
 
 
-def test_a_fault_of_all_replicas_ends_with_the_first_process_that_starts() -> None:
-    run = disturbed()
-    full = faults.Fault(faults.FaultKind.DISK_FULL, None, 6)
-    [recovered] = recovery.find_recoveries(
-        dataclasses.replace(run, injections=[faults.Injection(full, at(6.5), 6)])
-    )
+@pytest.mark.parametrize(
+    "fault",
+    [
+        faults.Fault(faults.FaultKind.DISK_FULL, (), 6),
+        faults.Fault(faults.FaultKind.CUT, ("worker-1", "worker-2"), 6),
+    ],
+    ids=str,
+)
+def test_a_full_disk_and_a_cut_end_with_the_first_process_that_starts(
+    fault: faults.Fault,
+) -> None:
+    injections = [faults.Injection(fault, at(6.5), 6)]
+    [recovered] = recovery.find_recoveries(dataclasses.replace(disturbed(), injections=injections))
     assert (recovered.noticed, recovered.restarted, recovered.resumed) == (0.25, 1.5, 8.5)
 
 

@@ -71,8 +71,8 @@ class Launcher:
     """Translates the pods of one job. It reads no files and starts nothing."""
 
     disk: volumes.Volumes
-    addresses: name_substitution.Substitution
-    """The address on loopback for each address in a cluster."""
+    addresses: Mapping[str, name_substitution.Substitution]
+    """By pod name: the address on loopback for each address in a cluster."""
     replicas: int
     """How many processes share the machine."""
     inherited: Mapping[str, str]
@@ -101,13 +101,14 @@ class Launcher:
             failure = self.disk.layout.failure(manifest["metadata"]["name"])
             places[declared[environment.FAILURE_FILE]] = str(failure)
         local = name_substitution.Substitution(places)
+        addresses = self.addresses[manifest["metadata"]["name"]]
         resolved = {
-            name: self.addresses.apply(local.apply(value))
+            name: addresses.apply(local.apply(value))
             for name, value in declared.items()
             if name not in _OF_CLUSTERS
         }
         command = [
-            self.addresses.apply(local.apply(expansion.expand(word, declared)))
+            addresses.apply(local.apply(expansion.expand(word, declared)))
             for word in _command(container)
         ]
         wrapper = self.wrappers.get(manifest["metadata"]["name"], ())

@@ -21,9 +21,8 @@ from tfparallel.backends.local import (
     folders,
     launch,
     locks,
-    name_substitution,
-    ports,
     progress_endpoint,
+    replica_addresses,
     volumes,
     watcher,
 )
@@ -71,6 +70,7 @@ async def run(
     clock: wall_clock.Clock = wall_clock.utc_now,
     wrappers: Mapping[str, Sequence[str]] | None = None,
     companion: Companion | None = None,
+    relayed: Mapping[str, replica_addresses.RelayedAddress] | None = None,
 ) -> RunResult:
     """Run a job to its end in an output folder, which may be that of an earlier run.
 
@@ -79,6 +79,7 @@ async def run(
         wrappers: by the names of replicas, such as worker-1: a program, with its arguments, that
             starts the replica's command.
         companion: runs while the job runs. If it fails, the job's processes end.
+        relayed: by the names of replicas: the addresses of those before which the companion relays.
 
     Raises:
         SpecError: the job asks for what only a cluster can give, or the folder is in use.
@@ -92,12 +93,10 @@ async def run(
         folders.write_whole(run_folders.manifest, yaml.safe_dump(manifest, sort_keys=False))
         requested = cluster.lay_out(job)
         token = secrets.token_urlsafe(32)
-        addresses = _addresses(requested)
+        addresses = replica_addresses.assign(requested, relayed or {})
         launcher = launch.Launcher(
             disk=volumes.Volumes(run_folders, source.folder, token, source.secrets),
-            addresses=name_substitution.Substitution(
-                {requested.address(replica): address for replica, address in addresses.items()}
-            ),
+            addresses=replica_addresses.build_substitutions(requested, addresses, relayed or {}),
             replicas=len(addresses),
             inherited=os.environ,
             wrappers={
@@ -249,13 +248,6 @@ def _read_status(file: pathlib.Path) -> job_status.JobStatus:
     if "attempt" not in status.model_fields_set:
         raise load.SpecError(_OTHER_FILE.format(file))
     return status
-
-
-def _addresses(layout: Layout) -> Mapping[replicas.Replica, str]:
-    """Give each replica an address for the whole run. A restarted replica keeps its port."""
-    every = layout.all_replicas
-    allocated = ports.allocate(len(every))
-    return {replica: f"{ports.HOST}:{port}" for replica, port in zip(every, allocated, strict=True)}
 
 
 def _translations(
