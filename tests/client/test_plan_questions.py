@@ -3,8 +3,10 @@
 import json
 import pathlib
 import re
+import shutil
 
 import pytest
+import yaml
 from rich import console
 
 from testing import pages, paths
@@ -57,6 +59,29 @@ def test_options_go_before_the_fields_of_the_job() -> None:
     assert question(EXAMPLE, request.PlanOptions(overrides=overrides)).shard_optimizer
     overrides = ("spec.mesh={stage: 4, recompute: true}",)
     assert question(EXAMPLE, request.PlanOptions(overrides=overrides)).recompute
+
+
+@pytest.mark.parametrize(
+    ("resources", "count"),
+    [
+        ("{requests: {memory: 1Gi}, limits: {memory: 2Gi}}", 2**30),
+        ("{limits: {memory: 2Gi}}", 2**31),  # Kubernetes takes it for the request
+        ("{requests: {cpu: 1}}", None),
+    ],
+)
+def test_a_job_says_whether_its_state_is_copied_and_what_its_pods_request(
+    tmp_path: pathlib.Path, resources: str, count: int | None
+) -> None:
+    written = yaml.safe_load(EXAMPLE.read_text())
+    [container] = written["spec"]["tfReplicaSpecs"]["Worker"]["template"]["spec"]["containers"]
+    container["resources"] = yaml.safe_load(resources)
+    file = tmp_path / "job.yaml"
+    shutil.copy(EXAMPLE.with_name("model.py"), tmp_path)
+    file.write_text(yaml.safe_dump(written))
+    asked = question(file)
+    assert (asked.saves_checkpoints, asked.requested_memory) == (True, count)
+    without = request.PlanOptions(overrides=("spec.trainer.checkpoint=null",))
+    assert not question(file, without).saves_checkpoints
 
 
 def test_a_model_needs_the_number_of_devices() -> None:

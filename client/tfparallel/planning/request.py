@@ -114,6 +114,8 @@ def _of_job(
         recompute=mesh.recompute or (None if mesh.auto else False),
         batch=trainer.global_batch_size,
         seed=trainer.seed,
+        saves_checkpoints=trainer.checkpoint is not None,
+        requested_memory=_requested_memory(spec.tf_replica_specs),
         device_type=_device_type(spec.tf_replica_specs, nodes),
     )
     files = sources.code(source, trainer) or {}
@@ -134,6 +136,12 @@ def _replicas(roles: Mapping[types.Role, types.ReplicaSpec]) -> tuple[int, int]:
             " give them the same devices"
         )
     return sum(spec.replicas for spec in training.values()), next(iter(devices.values()))
+
+
+def _requested_memory(roles: Mapping[types.Role, types.ReplicaSpec]) -> int | None:
+    """Return the least memory that a replica that trains requests."""
+    requested = [load.memory_of(roles[role]) for role in _TRAINING if role in roles]
+    return min((count for count in requested if count is not None), default=None)
 
 
 def _device_type(

@@ -330,6 +330,23 @@ def gpus_of(spec: types.ReplicaSpec) -> int:
     return 0 if container is None else accelerators.count_gpus(container.resources.limits)
 
 
+def memory_of(spec: types.ReplicaSpec) -> int | None:
+    """Return the bytes of memory that the container tensorflow of each replica of a role requests.
+
+    Without a request it is the limit, as in Kubernetes.
+
+    Raises:
+        SpecError: the template is invalid.
+    """
+    container = _trainer_container(spec)
+    if container is None:
+        return None
+    resources = container.resources
+    asked = {**resources.limits, **(resources.requests or {})}.get("memory")
+    parsed = None if asked is None else quantities.parse(str(asked).strip())
+    return None if not parsed else int(parsed)
+
+
 def _trainer_container(spec: types.ReplicaSpec) -> pods.Container | None:
     for container in parse_template(spec.template or {}).spec.containers:
         if container.name == names.CONTAINER:

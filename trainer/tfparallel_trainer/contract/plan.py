@@ -71,6 +71,10 @@ class Question(base.Model):
     """Value for input dimensions that are unknown until data is loaded."""
     seed: int = 0
     """As in the job."""
+    saves_checkpoints: bool = False
+    """Whether agents copy the state in memory."""
+    requested_memory: Count | None = None
+    """Bytes that a pod requests; absent: the job does not say."""
     calibrate: bool = False
     """Whether nodes are measured on this machine instead of estimated."""
 
@@ -85,9 +89,9 @@ class Bytes(base.Model):
     slots: int
     """The optimizer's."""
     activations: int
-    """What backwards need of the microbatches that are held at one time."""
+    """What backwards need of the microbatches that are held at one time, and the batch itself."""
     working: int
-    """Of the widest node while it runs."""
+    """Of the widest node while it runs, and the gradients of a microbatch that are added up."""
     peak: int
     """The most at one time: parameters, gradients and slots, with either activations and the widest
     node, or what the optimizer computes from the gradients."""

@@ -63,6 +63,7 @@ def resolve(
     batch: int,
     cluster: hardware.DeviceCluster,
     optimizer: Any = None,
+    loss: Any = None,
 ) -> ResolvedPlan:
     """Divide a model over devices.
 
@@ -71,6 +72,7 @@ def resolve(
         cluster: the devices. Their memory is a limit where the planner chooses the mesh. On a mesh
             that the job gives, the cut whose fullest device lacks least is taken if none fits.
         optimizer: the one that the user compiled the model with; absent: nothing of it is counted.
+        loss: the same of the loss, whose labels are counted.
 
     Raises:
         BadConfigurationError: it cannot be divided so; or nothing fits, with what lacks how much.
@@ -108,7 +110,7 @@ def resolve(
             microbatches=job_mesh.microbatches,
             batch=-(-batch // parts) * parts,  # parts may be unequal: the largest counts
         )
-    subject = planner.subject(model, optimizer, cluster, _USUAL_LENGTH)
+    subject = planner.subject(model, optimizer, cluster, _USUAL_LENGTH, loss=loss)
     try:
         plan = choose.plan_for(subject, constraints)
         memory = None if plan.memory is None else explain.memory_plan(plan, plan.memory)

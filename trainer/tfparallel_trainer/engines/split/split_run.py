@@ -110,6 +110,7 @@ class SplitRun(engine.RunTemplate):
             context.settings.job.trainer.global_batch_size,
             plan_resolution.devices_of(peers, len(self._devices)),
             bare.optimizer,
+            bare.loss,
         )
         plan_resolution.compare(self._plan, peers)
         divided = partition.divide(

@@ -9,9 +9,15 @@ import pytest
 
 from testing.trainer import planned_models, split_models
 from tfparallel_trainer import errors
-from tfparallel_trainer.contract import plan
+from tfparallel_trainer.contract import plan, progress
 from tfparallel_trainer.engines.split.model import graph, recording
-from tfparallel_trainer.engines.split.planning import choose, hardware, planner, search_space
+from tfparallel_trainer.engines.split.planning import (
+    choose,
+    explain,
+    hardware,
+    planner,
+    search_space,
+)
 from tfparallel_trainer.engines.split.planning.search_space import Constraints
 
 pytestmark = split_models.MARKS
@@ -32,6 +38,21 @@ def plan_model(
     cluster = hardware.DeviceCluster(processes=devices, device=hardware.Device(memory=memory))
     subject = planner.subject(model, optimizer or keras.optimizers.Adam(), cluster)
     return choose.plan_for(subject, constraints)
+
+
+def test_copies_of_the_state_are_counted_for_a_pod(perceptron: graph.Graph) -> None:
+    """Ranks of a process that hold the same have one copy of it."""
+    cluster = hardware.DeviceCluster(processes=2, devices=2)
+    subject = planner.subject(perceptron, keras.optimizers.Adam(), cluster)
+    planned = choose.plan_for(subject, Constraints(mesh={"data": 4}))
+    size, holds = progress.format_bytes, planned.stages[0].holds
+    copied = 2 * 2 * (holds.parameters + holds.slots)  # its own, and those of its partner
+    total = copied + 2 * holds.peak
+    counted = explain.copying(planned, total)
+    assert f"up to {size(copied)} ({size(total)} with the tensors). Count them" in counted
+    assert f"is {size(total - 1)}: raise it" in explain.copying(planned, total - 1)
+    for_gpus = planned.model_copy(update={"device_type": "A100"})
+    assert f"up to {size(copied)}. Count them" in explain.copying(for_gpus, None)
 
 
 REPLICAS = Constraints(mesh={"data": 4}, shards_optimizer=None)

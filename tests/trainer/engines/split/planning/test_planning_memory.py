@@ -21,7 +21,13 @@ from tfparallel_trainer.data import arrays, batch_division
 from tfparallel_trainer.engines.split.execution import pipeline_steps
 from tfparallel_trainer.engines.split.execution import ranks as engine
 from tfparallel_trainer.engines.split.model import recording, skeleton
-from tfparallel_trainer.engines.split.planning import choose, hardware, planner, search_space
+from tfparallel_trainer.engines.split.planning import (
+    choose,
+    hardware,
+    model_costs,
+    planner,
+    search_space,
+)
 from tfparallel_trainer.objective import replica
 
 MODELS: dict[str, tuple[Callable[[], Any], int]] = {
@@ -45,17 +51,20 @@ def taken() -> dict[str, int]:
     return dict(tf.config.experimental.get_memory_info("CPU:0"))
 
 
-def peaks(name: str, optimizer_name: str, recomputes: bool = False) -> tuple[int, float]:
+def peaks(
+    name: str, optimizer_name: str, recomputes: bool = False, microbatches: int = 1
+) -> tuple[int, float]:
     """The most bytes that a step takes: as planned, and the median of what TensorFlow counts."""
     build, rows = MODELS[name]
+    rows *= microbatches
     optimizer = OPTIMIZERS[optimizer_name]
     module = ranks.module(build, lambda model: model.compile(optimizer(), "mse"))
     replica.forget_names()
     bare = skeleton.build(module, 0)
     recorded = recording.record(bare)
-    subject = planner.subject(recorded, optimizer(), hardware.DeviceCluster())
+    subject = planner.subject(recorded, optimizer(), hardware.DeviceCluster(), loss="mse")
     constraints = search_space.Constraints(
-        mesh={}, microbatches=1, batch=rows, recomputes=recomputes
+        mesh={}, microbatches=microbatches, batch=rows, recomputes=recomputes
     )
     planned = choose.plan_for(subject, constraints).stages[0].holds.peak
     (first,), (last,) = recorded.inputs, recorded.outputs
@@ -70,7 +79,7 @@ def peaks(name: str, optimizer_name: str, recomputes: bool = False) -> tuple[int
         (inputs, expected, None), batch_division.BatchSharding(rows, 1, (0,)), None
     )
     mesh = shape.MeshShape(generation=ranks.generation())
-    divided = split_partition.divide(recorded, mesh, recomputes=recomputes)
+    divided = split_partition.divide(recorded, mesh, microbatches, recomputes=recomputes)
     (batch,) = examples.epoch(0, 0)
     gc.collect()
     idle = taken()["current"]
@@ -94,6 +103,13 @@ def test_a_step_takes_what_is_planned(name: str, isolated: Callable[..., Any]) -
 def test_a_stage_that_recomputes_takes_what_is_planned(isolated: Callable[..., Any]) -> None:
     """With a single microbatch, it keeps its last segment until the backward pass ends."""
     planned, measured = isolated(peaks, "separable", "Adam", True)
+    assert planned == pytest.approx(measured, rel=0.2)
+
+
+@pytest.mark.parametrize("name", ["dense", "convolutions"])
+def test_microbatches_take_what_is_planned(name: str, isolated: Callable[..., Any]) -> None:
+    """They add up gradients, and all that they keep stays until their backward pass ends."""
+    planned, measured = isolated(peaks, name, "Adam", False, 4)
     assert planned == pytest.approx(measured, rel=0.2)
 
 
@@ -122,3 +138,21 @@ def test_what_has_no_gradient_keeps_nothing() -> None:
     ).costs
     assert [node.inner_bytes for node in subject_costs.nodes] == [0.0, 4.0]
     assert [node.backward for node in subject_costs.nodes] == [0.0, 1.0]
+
+
+def test_labels_are_as_large_as_outputs_or_one_number_for_each() -> None:
+    model = recording.record(skeleton.build(ranks.module(planned_models.decoder, None), 0))
+
+    def batch_bytes(loss: Any) -> float:
+        return model_costs.estimate_costs(model, {}, loss=loss).batch_bytes
+
+    inputs = batch_bytes(None)
+    assert inputs == 4 * 32
+    for loss in (
+        "sparse_categorical_crossentropy",
+        keras.losses.sparse_categorical_crossentropy,
+        [keras.losses.SparseCategoricalCrossentropy(from_logits=True)],
+    ):
+        assert batch_bytes(loss) - inputs == 4 * 32
+    for loss in ("mse", "no loss at all", keras.losses.MeanSquaredError()):
+        assert batch_bytes(loss) - inputs == 4 * 32 * 500

@@ -44,6 +44,9 @@ _STEPS = {_layers.LSTM: 7, _layers.GRU: 6, _layers.SimpleRNN: 1}
 """Vectors that each step of a recurrent layer keeps: its gates, and its states."""
 
 _MAXIMA = operations.layers("MaxPooling*D")
+_MAXIMUM = 3.0
+"""Elements for each maximum that a backward finds again: itself, and its place in 64 bits."""
+
 _ATTENTIONS = operations.layers("MultiHeadAttention GroupQueryAttention")
 _NORMALISATIONS = operations.layers(
     "BatchNormalization GroupNormalization LayerNormalization RMSNormalization"
@@ -98,10 +101,19 @@ def working(node: graph.Node, inputs: Sequence[Shape], outputs: Sequence[Shape])
     layer = node.calls
     if isinstance(layer, _ATTENTIONS):
         return 2.0 * _pairs(layer, inputs)
+    if isinstance(layer, _MAXIMA):
+        return _MAXIMUM * sum(math.prod(shape) for shape in outputs)
     in_place = _activation(layer) in (None, "linear", *_OF_OUTPUT)
     if in_place and not isinstance(layer, (*_NORMALISATIONS, *_STEPS)):
         return 0.0
     return float(sum(math.prod(shape) for shape in outputs))
+
+
+def begins_early(node: graph.Node) -> bool:
+    """Whether what `working` counts needs no gradient, as the derivative of an activation."""
+    return node.kind is graph.NodeKind.LAYER and not isinstance(
+        node.calls, (*_ATTENTIONS, *_NORMALISATIONS, *_STEPS, *_MAXIMA)
+    )
 
 
 def _activation(layer: Any) -> str | None:

@@ -13,6 +13,7 @@ from tfparallel_trainer.engines.split.planning import (
     costs,
     cuts,
     hardware,
+    kept_stages,
     parameter_memory,
     recomputed_stages,
     search_space,
@@ -120,26 +121,45 @@ class Tables:
     def memory(self, setting: search_space.Setting, stage: int) -> dict[str, cuts.Matrix]:
         """Bytes of a rank of a stage, by the fields of `plan.Bytes`.
 
-        Weights, slots and gradients are there all the time: no weight changes before all gradients
-        are known to be finite. With them are either activations and the node that runs, or what the
-        optimizer computes from the gradients.
+        Weights, slots, gradients and the batch are there all the time: no weight changes before all
+        gradients are known to be finite. With them are either activations and the node that runs,
+        or what sums and the optimizer compute from the gradients.
         """
         variables, microbatches = self.variables, setting.held_microbatches(stage)
         ranks = setting.replicas_of_slots
-        kept, running, segment = self._kept, self._running, np.zeros_like(self._kept)
+        kept, segment = self._stages.kept, np.zeros_like(self._stages.kept)
+        working = self._stages.widest
         if setting.recomputes:
             recomputed = self._recomputed
             kept, segment = recomputed.kept, recomputed.segment(microbatches)
             running = recomputed.running(microbatches)
+        elif setting.microbatches > 1:
+            running = self._stages.running
+            working = running - kept
+        else:
+            running = self._stages.running_alone
         running = setting.examples * ((microbatches - 1) * kept + running)
-        applying = variables.copies(ranks) + _UPDATE_COPIES * variables.largest
-        peak = variables.state(ranks) + np.maximum(running, applying)
+        added = np.zeros_like(kept)
+        if setting.microbatches > 1:
+            # The gradients of a microbatch, next to the sum of those before it.
+            added = self._between(self._by_block(self._gradients))
+            if microbatches < setting.microbatches:
+                running = running + added
+            else:  # the first of them is the sum
+                running = np.maximum(running, running - setting.examples * kept + added)
+        batch = setting.examples * setting.microbatches * self._costs.batch_bytes
+        updating = variables.copies(ranks) + _UPDATE_COPIES * variables.largest
+        if setting.mesh.data > 1:
+            # Sums next to what was added up; ranks that share an update also send their slices.
+            sent = 1 / ranks if ranks > 1 else 0.0
+            updating = np.maximum(updating, (1 + sent) * variables.gradients)
+        peak = variables.state(ranks) + batch + np.maximum(running, updating)
         return {
             "parameters": variables.parameters,
             "gradients": variables.gradients,
             "slots": variables.slots(ranks),
-            "activations": setting.examples * (microbatches * kept + segment),
-            "working": setting.examples * self._widest,
+            "activations": setting.examples * (microbatches * kept + segment) + batch,
+            "working": setting.examples * working + added,
             "peak": np.where(self.valid, peak, np.inf),
         }
 
@@ -227,6 +247,12 @@ class Tables:
         return seconds - self._recomputed.last_segment(forward)
 
     @functools.cached_property
+    def _stages(self) -> kept_stages.KeptStages:
+        return kept_stages.KeptStages(
+            self.subject, self.shardings, self.blocks, self._membership, self._crossing
+        )
+
+    @functools.cached_property
     def _recomputed(self) -> recomputed_stages.RecomputedStages:
         return recomputed_stages.RecomputedStages(
             self.subject, self.shardings, self._block_of, self._membership, self._crossing
@@ -259,58 +285,3 @@ class Tables:
                 seconds += moved * setting.examples / link.bandwidth
                 seconds += messages * link.latency
         return seconds
-
-    @functools.cached_property
-    def _kept_by_block(self) -> cuts.Vector:
-        """Bytes of an example that each block keeps for its backward."""
-        kept = np.zeros(len(self.blocks))
-        for node, index in self._block_of.items():
-            kept[index] += self._costs.nodes[node].inner_bytes * self.shardings[node].kept
-            for tensor in self.subject.model.nodes[node].outputs:
-                kept[index] += self._kept_bytes(tensor)
-        return kept
-
-    def _kept_bytes(self, tensor: int) -> float:
-        return self.message_bytes(tensor) if self._costs.tensors[tensor].kept else 0.0
-
-    @functools.cached_property
-    def _received(self) -> cuts.Matrix:
-        """Bytes of an example that a stage keeps of what others send it."""
-        kept = map(self._kept_bytes, self._crossing.tensors)
-        return self._crossing.received(np.array([*kept]))
-
-    @functools.cached_property
-    def _kept(self) -> cuts.Matrix:
-        """Bytes of an example that a stage keeps for its backward."""
-        return self._between(self._kept_by_block) + self._received
-
-    @functools.cached_property
-    def _working(self) -> list[float]:
-        """Bytes of an example of the widest node of each block."""
-        nodes, shardings = self._costs.nodes, self.shardings
-        return [
-            max(nodes[node].working_bytes * shardings[node].kept for node in block.nodes)
-            for block in self.blocks
-        ]
-
-    @functools.cached_property
-    def _widest(self) -> cuts.Matrix:
-        """Bytes of an example of the widest node of a stage."""
-        widest = np.zeros(self.valid.shape)
-        for index in np.argsort(self._working):
-            has = parameter_memory.stages_with(self._membership, [int(index)])
-            widest = np.where(has, self._working[index], widest)
-        return widest
-
-    @functools.cached_property
-    def _running(self) -> cuts.Matrix:
-        """The most bytes of a microbatch's only example while its backward goes through a stage.
-
-        When a block runs backward, what later blocks kept is freed.
-        """
-        kept = most = np.zeros(self.valid.shape)
-        for index, size in enumerate(self._kept_by_block):
-            holds = parameter_memory.stages_with(self._membership, [index])
-            kept = kept + holds * size
-            most = np.maximum(most, holds * (kept + self._working[index]))
-        return most + self._received

@@ -31,6 +31,8 @@ class NodeCost:
     """Of an example: what it keeps for its backward besides its inputs and outputs."""
     working_bytes: float
     """Of an example: what there is while its backward runs and not before or after it."""
+    early_bytes: float = 0.0
+    """Of an example: the part of `working_bytes` that its backward computes without a gradient."""
     dtype: str = "float32"
     """Of the numbers that it computes."""
 
@@ -66,6 +68,8 @@ class Costs:
     variables: Mapping[str, VariableCosts]
     fixed_slots: int
     """Bytes that the optimizer holds on each device besides: its step and learning rate."""
+    batch_bytes: float = 0.0
+    """Of an example of the data: inputs, and the labels that the loss takes."""
     copies: float = 1.0
     """As `planner.optimizer_copies` tells."""
     colocated: frozenset[tuple[int, ...]] = frozenset()

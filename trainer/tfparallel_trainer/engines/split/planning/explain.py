@@ -1,11 +1,15 @@
 """Why a plan is as it is, in sentences. Pure."""
 
+import collections
 from collections.abc import Iterator, Sequence
 
 from tfparallel_trainer.contract import limits, plan, progress
 from tfparallel_trainer.contract.gpu_types import DEVICE_TYPES
 from tfparallel_trainer.engines.split.pipeline import schedule
 from tfparallel_trainer.engines.split.planning.search_space import describe
+
+_STATE_COPIES = 2
+"""Files of an agent for one state, which take turns."""
 
 size = progress.format_bytes
 time = progress.format_seconds
@@ -66,6 +70,39 @@ def recomputing(lacking: float | None) -> str:
     if lacking is not None:
         why = f"because a device lacks {size(lacking)} without that"
     return f"Backward passes compute activations again (recompute), {why}."
+
+
+def copying(best: plan.Plan, requested: int | None) -> str:
+    """What copies of the state take in a pod's memory, and what the pod has to request for them.
+
+    Args:
+        best: the plan.
+        requested: bytes that a pod requests; None: unknown.
+    """
+    tensors, state = collections.Counter[int](), collections.Counter[int]()
+    parts = set()
+    for rank in best.ranks:
+        holds = best.stages[rank.stage].holds
+        tensors[rank.process] += holds.peak
+        part = (rank.process, rank.stage, rank.tensor, rank.data * best.shard_optimizer)
+        if part not in parts:  # a process copies what several of its ranks hold once
+            state[rank.process] += holds.parameters + holds.slots
+        parts.add(part)
+    copies, whose = collections.Counter[int](), "its state"
+    for process in state:
+        others = [state[other] for other in state if other != process]
+        copies[process] = _STATE_COPIES * (state[process] + max(others, default=0))
+    if len(state) > 1:
+        whose += " and two of its partner's"
+    most = f"up to {size(max(copies.values()))}"
+    what = f"With trainer.checkpoint, a pod's agent keeps two copies of {whose} in memory, {most}"
+    if best.device_type is None:
+        copies += tensors
+        what += f" ({size(max(copies.values()))} with the tensors)"
+    needed = max(copies.values())
+    if requested is not None and requested < needed:
+        return f"{what}. resources.requests.memory is {size(requested)}: raise it."
+    return f"{what}. Count them, and TensorFlow itself, in resources.requests.memory."
 
 
 def fullest(best: plan.Plan) -> int:
@@ -133,7 +170,7 @@ def excess(roomiest: plan.Plan, tried: int, memory: progress.MemoryPlan) -> str:
     if holds.update:
         others = f"the optimizer's update {size(holds.update)}"
     else:
-        others = f"activations {size(holds.activations)}, the widest layer {size(holds.working)}"
+        others = f"activations {size(holds.activations)}, working memory {size(holds.working)}"
     named = describe(
         roomiest.mesh,
         roomiest.microbatches,

@@ -17,6 +17,7 @@ def estimate_costs(
     fixed_slots: int = 0,
     length: int | None = None,
     copies: float = 1.0,
+    loss: Any = None,
 ) -> costs.Costs:
     """Say what a model costs; a length that is missing is a BadConfigurationError.
 
@@ -24,10 +25,11 @@ def estimate_costs(
         slots: bytes of optimizer slots of each variable that is trained, by key.
         length: value for dimensions that are unknown until data is loaded.
         copies: of the gradients while the optimizer updates, as `planner.optimizer_copies` tells.
+        loss: what the model is compiled with; None: no labels are counted.
     """
     measures = _Measures(model, length)
     backward = (node for node in model.nodes if measures.gradients.intersection(node.outputs))
-    kept = measures.ends.union(*map(activation_memory.tensors, backward))
+    kept = set[int]().union(*map(activation_memory.tensors, backward))
     return costs.Costs(
         nodes=tuple(map(measures.cost, model.nodes)),
         tensors=tuple(
@@ -45,6 +47,7 @@ def estimate_costs(
             for key, variable in model.variables.items()
         },
         fixed_slots=fixed_slots,
+        batch_bytes=measures.count_inputs() + measures.count_labels(loss),
         copies=copies,
         colocated=_colocated(model),
     )
@@ -76,7 +79,7 @@ class _Measures:
         if self.gradients.intersection(node.outputs):
             inner = rows * activation_memory.inner(node, forms, outputs, width)
             working = rows * width * activation_memory.working(node, forms, outputs)
-        # The loss keeps as much of an output as the output has.
+        # The loss keeps as much of an output as the output has, not the output itself.
         inner += sum(self.sizes[number] for number in node.outputs if number in self.ends)
         trained = sum(_bytes(variable) for variable in variables if variable.trainable)
         return costs.NodeCost(
@@ -88,8 +91,31 @@ class _Measures:
             + any(variable.trainable for variable in variables),
             inner_bytes=inner,
             working_bytes=moved + working,
+            early_bytes=working if activation_memory.begins_early(node) else 0.0,
             dtype=first.dtype,
         )
+
+    def count_inputs(self) -> float:
+        """Bytes of an example of what the model takes."""
+        return float(sum(self.sizes[number] for number in self._model.inputs))
+
+    def count_labels(self, loss: Any) -> float:
+        """Bytes of an example of what a loss takes: one class for each distribution, or all."""
+        if loss is None:
+            return 0.0
+        sizes = {number: self.sizes[number] for number in self.ends}
+        if all(map(_takes_classes, keras.tree.flatten(loss))):
+            sizes = {
+                number: size // (self._shapes[number] or (1,))[-1] for number, size in sizes.items()
+            }
+        return float(sum(sizes.values()))
+
+
+def _takes_classes(loss: Any) -> bool:
+    """Whether a loss, or a name of one, takes the number of a class as its label."""
+    function = getattr(loss, "fn", loss)
+    name = str(getattr(function, "__name__", function))
+    return name.replace("_", "").lower() == "sparsecategoricalcrossentropy"
 
 
 def _bytes(variable: Any) -> int:

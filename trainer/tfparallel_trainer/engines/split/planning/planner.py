@@ -18,6 +18,7 @@ from tfparallel_trainer.engines.split.planning import (
     calibrate,
     choose,
     costs,
+    explain,
     hardware,
     links,
     model_costs,
@@ -58,7 +59,9 @@ def _answer(module: user.Module, question: plan.Question) -> plan.Plan:
         cluster = dataclasses.replace(cluster, device=updated)
         if cluster.size > 1:
             cluster = links.measure(cluster)
-    planned = subject(recorded, model.optimizer, cluster, question.length, measured)
+    planned = subject(
+        recorded, model.optimizer, cluster, question.length, measured, loss=model.loss
+    )
     constraints = search_space.Constraints(
         mesh=question.mesh,
         microbatches=question.microbatches,
@@ -67,7 +70,11 @@ def _answer(module: user.Module, question: plan.Question) -> plan.Plan:
         shards_optimizer=question.shard_optimizer,
         recomputes=question.recompute,
     )
-    return choose.plan_for(planned, constraints)
+    chosen = choose.plan_for(planned, constraints)
+    if not question.saves_checkpoints:
+        return chosen
+    copied = explain.copying(chosen, question.requested_memory)
+    return chosen.model_copy(update={"reasons": (*chosen.reasons, copied)})
 
 
 def _cluster(question: plan.Question) -> hardware.DeviceCluster:
@@ -88,6 +95,8 @@ def subject(
     cluster: hardware.DeviceCluster,
     length: int | None = None,
     measured: Sequence[NodeTime] | None = None,
+    *,
+    loss: Any = None,
 ) -> Subject:
     """Collect what the planner needs; raises as `model_costs.estimate_costs` and `slots.of` do.
 
@@ -95,12 +104,13 @@ def subject(
         optimizer: the one that the user compiled it with; None: nothing of it is counted.
         length: value for dimensions that are unknown until data is loaded.
         measured: the times of the nodes; absent: they are estimated.
+        loss: what the user compiled the model with; None: no labels are counted.
     """
     state_bytes, fixed = (
         ({}, 0) if optimizer is None else optimizer_state(optimizer, model.variables)
     )
     model_costs_known = model_costs.estimate_costs(
-        model, state_bytes, fixed, length, optimizer_copies(optimizer)
+        model, state_bytes, fixed, length, optimizer_copies(optimizer), loss
     )
     times = measured or [
         costs.estimated(node_costs, cluster.device) for node_costs in model_costs_known.nodes
