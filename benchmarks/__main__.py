@@ -27,6 +27,7 @@ from benchmarks import (
     split_memory,
     split_optimizer,
     split_pipeline,
+    split_planned_memory,
     split_planning,
     split_predicted,
     split_recomputation,
@@ -61,6 +62,7 @@ SPLIT: dict[str, Measure] = {
     "split_limit": split_limit.measure,
     "split_traffic": split_traffic.measure,
     "split_predicted": split_predicted.measure,
+    "split_planned_memory": split_planned_memory.measure,
     "split_planning": split_planning.measure,
 }
 OPERATOR: dict[str, Measure] = {

@@ -63,6 +63,9 @@ measured have a core each.""",
   computes every forward pass twice would take 4/3 of the time.
 - *A limit* is RLIMIT_DATA. The model is 24 dense layers without biases, trained with SGD.
 - *A planned step* is that of `tfparallel plan` after calibration, for the mesh that differs most.
+- *Planned memory* is that of the device whose plan differs most; measured are the most bytes of
+  tensors at one time, from the fourth step on, as TensorFlow's allocator counts them. It sets aside
+  pieces that are up to a tenth larger than what is asked for, and leaves out those below 256 KiB.
 - *The formula* of bytes is that of `tfparallel plan`: what each operation sends in a ring.""",
 )
 
