@@ -1,8 +1,9 @@
 """When checkpoints are due, and that all processes decide alike."""
 
 import contextlib
+import dataclasses
 import itertools
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import pytest
@@ -15,7 +16,7 @@ from tfparallel_trainer.data import batch_division, feed, stream
 from tfparallel_trainer.engines import engine
 from tfparallel_trainer.engines.mesh.mesh_steps import MeshTrainStep
 from tfparallel_trainer.lifecycle import stall, termination
-from tfparallel_trainer.loop import observer, state_copier, training
+from tfparallel_trainer.loop import execution_length, observer, state_copier, training
 from tfparallel_trainer.reporting import console, progress_pusher, reports
 
 
@@ -170,6 +171,52 @@ def test_batches_of_the_data_decide_how_many_steps_there_are(*, knows: bool) -> 
     assert loop.position.step == 24
     assert {total for step, total in loop.reporter.totals if knows or step > 8} == {24}
     assert all(total is None for step, total in loop.reporter.totals if step < 8 and not knows)
+
+
+class BatchObserver(observer.Observer):
+    """Is told of each batch."""
+
+    each_batch = True
+
+
+@pytest.mark.parametrize(
+    ("watcher", "can_repeat", "expected"),
+    [
+        (observer.Observer(), True, [1, 1, 2, 4, 2]),
+        (observer.Observer(), False, [1] * 10),
+        (BatchObserver(), True, [1] * 10),
+    ],
+    ids=["short steps", "steps that no loop takes", "callbacks of batches"],
+)
+def test_executions_of_short_steps_end_with_what_is_due(
+    watcher: observer.Observer,
+    can_repeat: bool,
+    expected: list[int],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Every step is reported; checkpoints are due every four steps, and an epoch has ten."""
+    monkeypatch.setattr(execution_length, "SHORT_STEPS", 1)
+    monkeypatch.setattr(execution_length, "REMAINING_STEPS", 1)
+    lengths = []
+    submit = engine.Synchronous.submit
+
+    def counted(
+        self: engine.Synchronous,
+        step: int,
+        batches: Sequence[batch_division.Batch],
+        requests: frozenset[engine.StepRequest],
+    ) -> Any:
+        lengths.append(len(batches))
+        return submit(self, step, batches, requests)
+
+    monkeypatch.setattr(engine.Synchronous, "submit", counted)
+    monkeypatch.setattr(engine.Synchronous, "prepare_executions", lambda _: can_repeat)
+    fields = {"epochs": 1, "globalBatchSize": 3, "checkpoint": {"claim": "c", "everySteps": 4}}
+    loop = prepared(
+        job_file.TrainerSpec.model_validate(fields), ranks.feed_of(normalised.examples(), 2, 3)
+    )
+    dataclasses.replace(loop, observer=watcher).run()
+    assert lengths == expected
 
 
 def test_what_lasts_until_the_first_step_ends_with_it() -> None:

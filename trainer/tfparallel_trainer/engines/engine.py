@@ -110,6 +110,13 @@ class Step(abc.ABC):
         """Whether one call of TensorFlow may compute several steps."""
         return False
 
+    def prepare_executions(self) -> bool:
+        """Build what computes several steps in one call, if the step allows that; whether it does.
+
+        The answer is the same on every process.
+        """
+        return False
+
     def run_steps(
         self, step: int, batches: Sequence[batch_division.Batch], requests: frozenset[StepRequest]
     ) -> list[StepResult]:
@@ -239,6 +246,12 @@ class Engine(Protocol):
     def may_repeat(self) -> bool:
         """Whether one call of TensorFlow may compute several steps."""
 
+    def prepare_executions(self) -> bool:
+        """Build what computes several steps in one call, if the step allows that; whether it does.
+
+        The answer is the same on every process.
+        """
+
     @property
     def pending(self) -> int:
         """Number of submitted steps without a result."""
@@ -296,6 +309,10 @@ class Synchronous:
     def may_repeat(self) -> bool:
         """Whether one call of TensorFlow may compute several steps."""
         return self._step.may_repeat
+
+    def prepare_executions(self) -> bool:
+        """Build what computes several steps in one call, if the step allows that."""
+        return self._step.prepare_executions()
 
     def reset(self) -> None:
         """Reset the metrics."""

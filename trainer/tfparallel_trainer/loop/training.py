@@ -21,6 +21,7 @@ from tfparallel_trainer.data import batch_division, feed, order
 from tfparallel_trainer.engines.engine import Engine, StepRequest, StepResult
 from tfparallel_trainer.lifecycle import stall
 from tfparallel_trainer.lifecycle.termination import Termination
+from tfparallel_trainer.loop import execution_length
 from tfparallel_trainer.loop.checkpoint_writer import CheckpointWriter
 from tfparallel_trainer.loop.observer import Observer
 from tfparallel_trainer.loop.state_copier import StateCopier
@@ -99,6 +100,10 @@ class Training:
         self._counted_steps: int | None = None
         """Steps of the last epoch that has ended: data in batches decides about their number."""
         self._ended_epoch = self._left_out = False
+        batch_bytes = execution_length.count_bytes(self.examples.spec, self.spec.global_batch_size)
+        self._executions = execution_length.ExecutionLength(
+            self.spec.steps_per_execution, batch_bytes
+        )
 
     @property
     def position(self) -> files.Position:
@@ -186,15 +191,30 @@ class Training:
             elif StepRequest.COPY in requests:
                 self._copy()
             if StepRequest.REPORT in requests:
+                self._lengthen_executions()
                 self._report()
         return True
+
+    def _lengthen_executions(self) -> None:
+        """Let one call compute several steps from here on, if many short ones remain."""
+        steps = self._executions.choose(self._step, self.total_steps)
+        if steps == self._executions.most or self.observer.each_batch:
+            return
+        self.until_first_step.enter_context(self.watch.first_step())  # a graph is built, as there
+        if self.engine.prepare_executions():
+            self._executions.most = steps
+            self.reporter.note(
+                f"steps are short: from step {self._step + 1} on, one call of TensorFlow computes "
+                f"up to {steps}. Set trainer.stepsPerExecution to 1 for single steps; the weights "
+                "are the same"
+            )
 
     def _next_batches(self, batches: Iterator[batch_division.Batch]) -> list[batch_division.Batch]:
         """Those of the next execution: nothing but steps is due before its end."""
         most: float = 1
-        if self.engine.may_repeat and not self.observer.each_batch:
+        if self._executions.most > 1 and self.engine.may_repeat and not self.observer.each_batch:
             most = min(
-                self.spec.steps_per_execution or 1,
+                self._executions.most,
                 self.schedule.steps_until_due(self._step),
                 math.inf if self.spec.steps is None else self.spec.steps - self._step,
             )
@@ -328,6 +348,7 @@ class Training:
             self._place.epoch,
             has_ended=self._ended_epoch,
         )
+        self._executions.reported(self._step)
         self.observer.reported(self._batches, values)
         return values
 

@@ -229,6 +229,11 @@ class Reporter:
                 f"only told in {outputs.TRAIN_LOG}"
             )
 
+    def note(self, sentence: str) -> None:
+        """Tell people something about the run."""
+        if self.chief and self.lines:
+            self.out.say(sentence)
+
     def event(self, kind: str, step: int, **facts: Any) -> None:
         """Record that something happened, such as a checkpoint, and facts about it."""
         if self.written is not None:

@@ -48,6 +48,14 @@ def convolutional() -> keras.Model:
     )
 
 
+def residual() -> keras.Model:
+    """A model that TensorFlow optimizes otherwise if it does not know the shapes of weights."""
+    layers, inputs = keras.layers, keras.Input((8, 8, 1))
+    x = layers.BatchNormalization()(layers.Conv2D(6, 3, padding="same")(inputs))
+    x = layers.GlobalAveragePooling2D()(layers.ReLU()(layers.Add()([x, inputs])))
+    return keras.Model(inputs, layers.Dense(3)(x))
+
+
 def dense() -> keras.Model:
     return keras.Sequential([keras.Input((8, 8, 1)), keras.layers.Flatten(), keras.layers.Dense(3)])
 
@@ -75,9 +83,7 @@ class TrainedSteps:
         module = ranks.module(build, with_adam)
         self.replicas = ranks.build(module, examples, count)
         source = ranks.feed_of(examples, count, BATCH)
-        self.step = mesh_steps.MeshTrainStep(
-            module, self.replicas, source.spec, BATCH, may_repeat=True, **options
-        )
+        self.step = mesh_steps.MeshTrainStep(module, self.replicas, source.spec, BATCH, **options)
         batches, self.results = source.epoch(0, 0), Results()
         for length in itertools.cycle(lengths):
             execution = list(itertools.islice(batches, length))
@@ -108,13 +114,17 @@ def executed(monkeypatch: pytest.MonkeyPatch) -> collections.Counter[int]:
     return lengths
 
 
-@pytest.mark.parametrize("count", [1, 2])
-def test_steps_are_those_of_single_calls(count: int, executed: collections.Counter[int]) -> None:
+@pytest.mark.parametrize(
+    ("build", "count"), [(convolutional, 1), (convolutional, 2), (residual, 1)]
+)
+def test_steps_are_those_of_single_calls(
+    build: Callable[[], keras.Model], count: int, executed: collections.Counter[int]
+) -> None:
     """12 batches, the last one of one example."""
-    single = TrainedSteps([1], count=count, build=convolutional)
+    single = TrainedSteps([1], count=count, build=build)
     assert not executed
     for lengths, expected in (([5], {5: 2}), ([2, 3], {2: 2, 3: 2})):
-        several = TrainedSteps(lengths, count=count, build=convolutional)
+        several = TrainedSteps(lengths, count=count, build=build)
         assert executed == expected
         executed.clear()
         assert [result.losses for result in several.results] == [
@@ -215,6 +225,14 @@ def test_examples_that_differ_are_found_in_any_step_of_an_execution(
     monkeypatch.setattr(trained.step, "compute_together", with_another_process)
     with pytest.raises(errors.UserCodeError, match="first seen in step 14"):
         trained.step.run_steps(12, batches, frozenset())
+
+
+def test_batches_of_other_sizes_are_not_alike_even_if_a_part_is() -> None:
+    """Nine and eight examples over two processes: the second one has four of both."""
+    batches = [
+        batch_division.Batch(examples, [(np.zeros((4, 3)), None, None)]) for examples in (9, 8)
+    ]
+    assert repetition.count_alike(batches) == 1
 
 
 @pytest.mark.parametrize(

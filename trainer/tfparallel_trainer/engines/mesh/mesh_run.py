@@ -60,7 +60,6 @@ class MeshRun(engine.RunTemplate):
             verify=self.context.settings.job.trainer.verify,
             targets=engine_setup.training.targets(independence.POOL),
             say=self.context.out.say if self.context.settings.cluster.is_chief else None,
-            may_repeat=self.context.settings.job.trainer.steps_per_execution is not None,
         )
         synchronous = engine.Synchronous(
             engine_setup.replicas, step, evaluator, engine_setup.evaluation

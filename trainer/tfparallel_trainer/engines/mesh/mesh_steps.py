@@ -48,7 +48,6 @@ class MeshTrainStep(engine.Step):
         leaves_out: bool = False,
         verify: job_file.Verify = job_file.Verify.OFF,
         targets: Any = None,
-        may_repeat: bool = False,
         say: Callable[[str], None] | None = None,
     ) -> None:
         """`say` takes what a trace shows, for the log."""
@@ -58,7 +57,6 @@ class MeshTrainStep(engine.Step):
         self._spec = spec
         self._batch_size = batch_size
         self._full_part = -(-batch_size // parts)
-        self._may_repeat = may_repeat
         self._say = say
         # In the sums within the forward pass, or in what it assigns.
         self._all_take_part = any(
@@ -83,8 +81,16 @@ class MeshTrainStep(engine.Step):
 
     @property
     def may_repeat(self) -> bool:
-        """Whether the job asks for executions of several steps."""
-        return self._may_repeat
+        """Whether one call of TensorFlow may compute several steps."""
+        return True
+
+    def prepare_executions(self) -> bool:
+        """Build the loop around the step; whether the step can be in one.
+
+        Programs of XLA that several ranks call stay outside of loops, where they were not compared.
+        """
+        is_compiled = self._replica.is_compiled and not self._is_one_program
+        return not is_compiled and self._repetition is not None
 
     def trace(self, pattern: tuple[bool, ...]) -> Any:
         """Trace the step on a few examples for a check (see `trials.Trial`)."""
@@ -141,10 +147,6 @@ class MeshTrainStep(engine.Step):
         # them.
         gives_metrics = gives_metrics and not self.leaves_out
         fits = batch.examples <= self._batch_size
-        is_usual = all(pattern) and fits and not gives_metrics and not has_empty
-        if is_usual and self._repetition is not None:
-            (output,) = self._repeat(step, [rank_parts], batch.examples, requests[np.newaxis])
-            return output
         vector, values = self._function(pattern, gives_metrics, fits=fits, has_empty=has_empty)(
             tf.constant(step, tf.int64),
             tf.constant(np.append(requests, batch.examples)),
@@ -164,6 +166,8 @@ class MeshTrainStep(engine.Step):
         if self._checks is not None:
             has_changed = engine.StepRequest.CHANGED in requests
             most = min(most, self._checks.steps_to_check(batches[0].examples, changed=has_changed))
+        if batches[0].examples < self._replica.data.size:  # a rank has none
+            return 1
         count = repetition.count_alike(batches[:most])
         return count if count > 1 and self._repetition is not None else 1
 
@@ -171,25 +175,17 @@ class MeshTrainStep(engine.Step):
         self, step: int, batches: Sequence[batch_division.Batch], requests: engine.Numbers
     ) -> Sequence[train_step.StepOutput]:
         """Run the steps in one call."""
-        return self._repeat(step, [batch.parts for batch in batches], batches[0].examples, requests)
-
-    def _repeat(
-        self, step: int, parts: Sequence[Any], examples: int, requests: engine.Numbers
-    ) -> Sequence[train_step.StepOutput]:
-        """Run steps on parts of so many examples over all ranks."""
-        column = np.full((len(parts), 1), float(examples))
+        examples = np.full((len(batches), 1), float(batches[0].examples))
         rows = self._repetition(
             tf.constant(step, tf.int64),
-            tf.constant(np.concatenate([requests, column], 1)),
-            repetition.stack_parts(parts),
+            tf.constant(np.concatenate([requests, examples], 1)),
+            repetition.stack_parts([batch.parts for batch in batches]),
         ).numpy()
         return [train_step.StepOutput.unpack(row, len(self._replica.terms)) for row in rows]
 
     @functools.cached_property
     def _repetition(self) -> Any:
         """The step on several batches, of which each rank has a part; None if it cannot be."""
-        if not self._may_repeat:
-            return None
         function = self._function((True,) * len(self._replicas), False)
         return repetition.build_loop(
             function, engine.REQUESTS + 1, [self._spec] * len(self._replicas)
@@ -235,15 +231,16 @@ class MeshTrainStep(engine.Step):
                 )
                 with tf.device(local_replica.device), _padded_if(has_empty):
                     outputs.append(self._rank_step(local_replica, rank_input))
-            return outputs[0].pack(), outputs[0].metrics
+            packed = outputs[0].pack()
+            repetition.describe_variables()
+            return packed, outputs[0].metrics
 
         with user.guard(self.module.path, "tracing a training step raised"):
-            attributes = repetition.ATTRIBUTES if self._may_repeat else None
             function = tf.function(
                 run,
                 autograph=False,
                 jit_compile=self._is_one_program or None,
-                experimental_attributes=attributes,
+                experimental_attributes=repetition.ATTRIBUTES,
             )
             return function.get_concrete_function(
                 tf.TensorSpec((), tf.int64),

@@ -1,24 +1,28 @@
 """Several steps in one call: a loop of TensorFlow around the function of a step.
 
-A call costs Python some tenths of a millisecond, which is much of a short step. A single step is a
-loop of one: TensorFlow optimizes a function that it calls otherwise than one in a loop, and rounds
+A call costs Python some tenths of a millisecond, which is much of a short step. The step stays a
+function of its own, and TensorFlow optimizes it by the options of any other call. The loop around
+it stays as it was traced, because TensorFlow would otherwise optimize the step with it, and round
 otherwise. So the numbers are the same, bit by bit, wherever a run is cut into executions.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 import tensorflow as tf
+from tensorflow.core.framework import attr_value_pb2
+from tensorflow.python.ops import handle_data_util
 
 from tfparallel_trainer.data import batch_division, nest
+from tfparallel_trainer.objective import eager_options
 
 ATTRIBUTES = {"_noinline": True}
 """Of a step: it stays a function of its own in the loop."""
 _HOST = "/device:CPU:0"
 
 
-def build_loop(step: Any, width: int, spec: Any) -> Any:
+def build_loop(step: Any, width: int, spec: Any) -> Callable[..., tf.Tensor] | None:
     """Build the loop around a step.
 
     Args:
@@ -28,8 +32,8 @@ def build_loop(step: Any, width: int, spec: Any) -> Any:
         spec: of the parts, as tf.TensorSpec.
 
     Returns:
-        A concrete function of the first step's number, float64 [steps, width] and the parts of all
-        batches, stacked. It returns the vectors of all steps, stacked. None if the step draws from
+        A function of the first step's number, float64 [steps, width] and the parts of all batches,
+        stacked. It returns the vectors of all steps, stacked. None if the step draws from
         a state that TensorFlow keeps in each copy of an operation: the loop would repeat numbers.
     """
     if _draws_from_operations(step):
@@ -52,18 +56,48 @@ def build_loop(step: Any, width: int, spec: Any) -> Any:
         )
         return outputs.stack()
 
-    return tf.function(run, autograph=False).get_concrete_function(
+    loop = tf.function(run, autograph=False).get_concrete_function(
         tf.TensorSpec((), tf.int64),
         tf.TensorSpec((None, width), tf.float64),
         nest.convert(lambda leaf: tf.TensorSpec((None, *leaf.shape), leaf.dtype), spec),
     )
 
+    def execute(*arguments: Any) -> tf.Tensor:
+        with eager_options.unoptimized():
+            return loop(*arguments)
+
+    return execute
+
+
+def describe_variables() -> None:
+    """Write the type and shape of each variable into the function that is being traced.
+
+    If Python calls a function, TensorFlow finds them in the variables, and optimizes by them. If a
+    loop calls it, TensorFlow sees only handles, and would optimize otherwise.
+    """
+    for placeholder in tf.compat.v1.get_default_graph().internal_captures:
+        if placeholder.dtype != tf.resource:
+            continue
+        handle = handle_data_util.get_resource_handle_data(placeholder)
+        dtypes, shapes = attr_value_pb2.AttrValue(), attr_value_pb2.AttrValue()
+        for pair in handle.shape_and_type:
+            dtypes.list.type.append(pair.dtype)
+            shapes.list.shape.append(pair.shape)
+        if handle.is_set:
+            placeholder.op._set_attr("_handle_dtypes", dtypes)
+            placeholder.op._set_attr("_handle_shapes", shapes)
+
 
 def count_alike(batches: Sequence[batch_division.Batch]) -> int:
-    """How many of the first batches have parts of the first one's shapes, none of them empty."""
+    """How many of the first batches have the first one's examples and shapes, and no empty part."""
     shapes = _shapes(batches[0])
     count = 1
-    while shapes and count < len(batches) and _shapes(batches[count]) == shapes:
+    while (
+        shapes
+        and count < len(batches)
+        and batches[count].examples == batches[0].examples
+        and _shapes(batches[count]) == shapes
+    ):
         count += 1
     return count
 

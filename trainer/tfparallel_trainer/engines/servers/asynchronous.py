@@ -90,6 +90,10 @@ class Asynchronous:
         self._states = self._nothing()
         self.staleness = Staleness()
 
+    def prepare_executions(self) -> bool:
+        """Workers compute single steps."""
+        return False
+
     @property
     def pending(self) -> int:
         """Number of submitted steps without a result."""
