@@ -57,7 +57,7 @@ async def test_the_api_server_accepts_pods_that_avoid_nodes_and_they_are_release
         await waiting.until_async(
             namespace.pods,
             "the pod that avoids no node",
-            when=lambda found: POD in found and found[POD]["metadata"]["uid"] != first_uid,
+            when=lambda pods: POD in pods and pods[POD]["metadata"]["uid"] != first_uid,
         )
         await namespace.run_pods(POD, attempt=2)
         spec = (await namespace.pods())[POD]["spec"]
