@@ -17,22 +17,25 @@ class AgentWorld(builders.World):
     """What the operator has in memory, by the uid of a pod."""
     ends: dict[str, agents.RunEnd] = dataclasses.field(default_factory=dict)
     """The end of the latest run of each agent that waits, by the uid of its pod."""
-    runs: dict[str, int] = dataclasses.field(default_factory=dict)
-    """The attempt that an agent was last told to run, by the uid of its pod."""
+    runs: dict[str, agents.Run] = dataclasses.field(default_factory=dict)
+    """The run that an agent was last told to begin, by the uid of its pod."""
 
     def children(self) -> observation.Children:
         children = super().children()
         pods = in_place.observe(children.pods, self.status, self.reports)
         return dataclasses.replace(children, pods=pods)
 
-    def end(self, name: str, code: int, attempt: int | None = None) -> agents.Instruction:
-        """Let the trainer of a pod end, and its agent ask."""
-        self.end_silently(name, code, attempt)
+    def end(self, name: str, code: int, **of_run: int) -> agents.Instruction:
+        """Let the trainer of a pod end, and its agent ask.
+
+        The run is the latest one of the replica, except for the given fields.
+        """
+        run = self.status.find_run(self.pods[name].replica.name).model_copy(update=of_run)
+        self.end_silently(name, code, run)
         return self.ask(name).instruction
 
-    def end_silently(self, name: str, code: int, attempt: int | None = None) -> None:
+    def end_silently(self, name: str, code: int, run: agents.Run) -> None:
         """Let the trainer of a pod end; its agent has not asked yet."""
-        run = agents.Run(attempt=attempt or self.status.attempt, replica_attempt=0)
         self.ends[self.pods[name].uid] = agents.RunEnd(run=run, code=code)
 
     def ask(self, name: str, status: job_status.JobStatus | None = None) -> agents.AgentResponse:
@@ -47,7 +50,7 @@ class AgentWorld(builders.World):
         uid = self.pods[name].uid
         response = self.ask(name, status)
         if response.run is not None:
-            self.runs[uid] = response.run.attempt
+            self.runs[uid] = response.run
             del self.ends[uid]
         elif response.instruction is agents.Instruction.EXIT:
             self.give_up(name)
@@ -60,9 +63,10 @@ class AgentWorld(builders.World):
         """Whether the trainer of a pod has ended, and its agent waits."""
         return pod.uid in self.ends and pod.phase is observation.Phase.RUNNING
 
-    def attempt_of(self, pod: observation.Pod) -> int:
-        """Return the attempt that a pod runs or ran last."""
-        return self.runs.get(pod.uid, pod.attempt)
+    def run_of(self, pod: observation.Pod) -> agents.Run:
+        """Return the run that a pod makes or made last."""
+        created_for = agents.Run(attempt=pod.attempt, replica_attempt=pod.replica_attempt)
+        return self.runs.get(pod.uid, created_for)
 
     def _create(self, created: decision.Manifest) -> None:
         super()._create(created)

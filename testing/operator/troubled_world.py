@@ -16,6 +16,8 @@ _NEWER_CONDITION = "Checkpointed"
 _UNKNOWN_BEFORE = (names.ConditionType.SPEC_INVALID, names.ConditionType.TRAINING_STALLED)
 """Conditions that an older operator does not know."""
 
+_FIELDS_UNKNOWN_BEFORE = ("last_cause", "in_place", "replica_pods_since", "node_losses")
+
 
 @dataclasses.dataclass
 class TroubledWorld(agent_world.AgentWorld):
@@ -47,7 +49,10 @@ class TroubledWorld(agent_world.AgentWorld):
         ]
         shared = [condition for condition in status.conditions if condition not in unknown]
         reduced = conditions.with_conditions(status, shared)
-        reduced = reduced.model_copy(update={"last_cause": "", "in_place": None, "node_losses": {}})
+        defaults = job_status.JobStatus()
+        reduced = reduced.model_copy(
+            update={field: getattr(defaults, field) for field in _FIELDS_UNKNOWN_BEFORE}
+        )
         self.job = self.job.model_copy(update={"status": reduced})
         pods, reports = self.pods, self.reports
         self.pods = {name: dataclasses.replace(pod, agent="") for name, pod in pods.items()}
@@ -55,12 +60,9 @@ class TroubledWorld(agent_world.AgentWorld):
         outcome = self.decide()
         self.pods, self.reports = pods, reports
         kept = conditions.with_conditions(outcome.status, (*outcome.status.conditions, *unknown))
-        unknown_fields = {
-            "last_cause": status.last_cause,
-            "in_place": status.in_place,
-            "node_losses": status.node_losses,
-        }
-        kept = kept.model_copy(update=unknown_fields)
+        kept = kept.model_copy(
+            update={field: getattr(status, field) for field in _FIELDS_UNKNOWN_BEFORE}
+        )
         self.job = self.job.model_copy(update={"status": status})
         self.carry_out(dataclasses.replace(outcome, status=kept))
 

@@ -8,6 +8,7 @@ import pydantic
 
 from tfparallel_operator.api import names
 from tfparallel_trainer.contract import (
+    agents,
     base,
     job_file,
     limits,
@@ -326,6 +327,9 @@ class JobStatus(_Observed):
     """Restarts within the attempt of replicas that were restarted alone: worker-3 to 2."""
     in_place: InPlaceStatus | None = None
     """The latest restart in place: which pods of earlier attempts train in the attempt."""
+    replica_pods_since: dict[str, int] = pydantic.Field(default_factory=dict)
+    """Replicas that were restarted alone in the pod that they had, with the restart for which it
+    was created: worker-3 to 0."""
     attempt_time: Time | None = None
     """When the attempt, or the latest restart within it, begins: pods are not created before."""
     restarts: Restarts = pydantic.Field(default_factory=Restarts)
@@ -387,6 +391,12 @@ class JobStatus(_Observed):
         """The attempts whose pods may train in this one: itself, and those whose pods stayed."""
         since = self.pods_since
         return range(self.attempt if since is None else since, self.attempt + 1)
+
+    def find_run(self, replica: str) -> agents.Run:
+        """Return the latest run of a replica, such as worker-3."""
+        return agents.Run(
+            attempt=self.attempt, replica_attempt=self.replica_attempts.get(replica, 0)
+        )
 
     @pydantic.model_validator(mode="after")
     def _sum_restarts(self) -> Self:

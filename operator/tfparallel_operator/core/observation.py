@@ -9,6 +9,7 @@ from typing import Any
 from tfparallel_operator.api import job_status, names
 from tfparallel_operator.core import replicas
 from tfparallel_operator.core.layout import Layout
+from tfparallel_trainer.contract import agents
 
 
 def parse_time(text: str | None) -> datetime.datetime | None:
@@ -95,8 +96,8 @@ class Pod:
     """Why the pod is pending, in the words of the scheduler, the kubelet, an Event or its claim."""
     agent: str = ""
     """Fingerprint of what a pod with an agent was built from; empty: it has none."""
-    waits_since: int | None = None
-    """The attempt whose run has ended in the pod, if its agent waits for another run."""
+    ended_run: agents.Run | None = None
+    """The run that has ended in the pod, if its agent waits for another one."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

@@ -109,17 +109,25 @@ def _without_false_success(layout: Layout, pod: observation.Pod) -> observation.
 
 
 def is_of_attempt(pod: observation.Pod, status: job_status.JobStatus) -> bool:
-    """Whether a pod belongs to the job's attempt: it was created for it, or has stayed for it.
-
-    A pod that has stayed has run. One that still waits to run was created late, by an operator that
-    has since died.
-    """
-    has_run = pod.phase is not observation.Phase.PENDING
-    return pod.attempt in status.pod_attempts and (pod.attempt == status.attempt or has_run)
+    """Whether a pod belongs to the job's attempt: it was created for it, or has stayed for it."""
+    is_new = pod.attempt == status.attempt
+    return pod.attempt in status.pod_attempts and (is_new or _may_have_stayed(pod))
 
 
 def is_current(pod: observation.Pod, status: job_status.JobStatus) -> bool:
     """Whether a pod belongs to the job's attempt, and to its replica's attempt within it."""
-    attempts = status.replica_attempts
-    replica_attempt = attempts.get(pod.replica.name, 0) if attempts else 0
-    return is_of_attempt(pod, status) and pod.replica_attempt == replica_attempt
+    if not is_of_attempt(pod, status):
+        return False
+    latest = status.replica_attempts.get(pod.replica.name, 0) if status.replica_attempts else 0
+    since = status.replica_pods_since.get(pod.replica.name, latest)
+    is_new = pod.replica_attempt == latest
+    return is_new or (since <= pod.replica_attempt < latest and _may_have_stayed(pod))
+
+
+def _may_have_stayed(pod: observation.Pod) -> bool:
+    """Whether a pod of an earlier run may train in the latest one.
+
+    A pod that has stayed has run. One that still waits to run was created late, by an operator that
+    has since died.
+    """
+    return pod.phase is not observation.Phase.PENDING

@@ -160,7 +160,7 @@ class JobMachine(stateful.RuleBasedStateMachine):
         runs = pod.phase is observation.Phase.RUNNING and not self.world.waits(pod)
         if pod.agent and runs and pod.uid not in self.world.unreachable:
             self._place(pod)
-            self.world.end_silently(pod.name, code, self.world.attempt_of(pod))
+            self.world.end_silently(pod.name, code, self.world.run_of(pod))
             if code == 76:
                 self._take(pod)
 
@@ -353,7 +353,7 @@ class JobMachine(stateful.RuleBasedStateMachine):
     def gangs_of_two_attempts_never_meet(self) -> None:
         if layout.build(self.world.job).is_gang:
             pods = [pod for pod in self.world.pods.values() if not self.world.waits(pod)]
-            assert len({self.world.attempt_of(pod) for pod in pods}) <= 1
+            assert len({self.world.run_of(pod).attempt for pod in pods}) <= 1
 
     @stateful.invariant()
     def a_release_replaces_only_pods_without_a_node(self) -> None:
@@ -486,7 +486,7 @@ class JobMachine(stateful.RuleBasedStateMachine):
     def _take(self, pod: observation.Pod) -> None:
         """Note that the cluster takes a pod: only that excuses failures of its attempt."""
         if pod.replica.role is not types.Role.EVALUATOR:
-            self.ports.add(self.world.attempt_of(pod))
+            self.ports.add(self.world.run_of(pod).attempt)
 
     def _place(self, placed: observation.Pod) -> None:
         """Have the pods of a pod's attempt on nodes: its gang has its places."""

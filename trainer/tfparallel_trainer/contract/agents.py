@@ -26,6 +26,10 @@ class Run(base.Model):
     replica_attempt: _Number
     """The replica's restarts within that attempt."""
 
+    def precedes(self, other: "Run") -> bool:
+        """Whether this run of a replica comes before another one."""
+        return (self.attempt, self.replica_attempt) < (other.attempt, other.replica_attempt)
+
 
 class RunEnd(base.Model):
     """What an agent POSTs while it waits: how its trainer has ended."""

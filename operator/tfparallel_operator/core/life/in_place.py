@@ -24,7 +24,7 @@ from tfparallel_operator.core.life import restarts
 from tfparallel_operator.core.pods import avoided_nodes, pod_builder
 from tfparallel_operator.core.queue import gang
 from tfparallel_operator.core.status import conditions
-from tfparallel_operator.core.view import View, is_current, is_of_attempt
+from tfparallel_operator.core.view import View, is_current
 from tfparallel_trainer.contract import agents, exits
 
 HOLD = datetime.timedelta(seconds=15)
@@ -62,7 +62,7 @@ class Plan:
 
 def plan(context: DecisionContext, status: job_status.JobStatus, view: View) -> Plan:
     """Decide which pods of earlier attempts stay."""
-    if not _is_possible(context, status):
+    if restarts.pauses_until(status, context.now) is not None:
         return Plan((), view.stale)
     deadline = _find_deadline(status, context.now)
     builder = pod_builder.PodBuilder(context.layout, context.settings, status)
@@ -70,7 +70,7 @@ def plan(context: DecisionContext, status: job_status.JobStatus, view: View) -> 
     avoided = avoided_nodes.find(status)
 
     def waits(pod: observation.Pod) -> bool:
-        return pod.waits_since == status.attempt - 1
+        return pod.ended_run == _find_run_before(pod, status)
 
     def stays(pod: observation.Pod) -> bool:
         runs = pod.phase is observation.Phase.RUNNING and context.now < deadline
@@ -78,8 +78,7 @@ def plan(context: DecisionContext, status: job_status.JobStatus, view: View) -> 
             (waits(pod) or runs)
             and not pod.deleting
             and not pod.disrupted
-            and pod.attempt < status.attempt
-            and pod.replica_attempt == 0
+            and _may_stay(context, status, pod)
             and pod.replica in missing
             and pod.node not in avoided
             and bool(pod.agent)
@@ -100,21 +99,49 @@ def plan(context: DecisionContext, status: job_status.JobStatus, view: View) -> 
 
 def begin_attempt(status: job_status.JobStatus, old_pods: Plan) -> job_status.JobStatus:
     """Return the status that begins the attempt in the pods that stay."""
+    alone = {
+        pod.replica.name: pod.replica_attempt
+        for pod in old_pods.staying
+        if _is_restarted_alone(pod, status)
+    }
+    if alone:
+        return status.model_copy(
+            update={"replica_pods_since": {**status.replica_pods_since, **alone}}
+        )
     since = min(pod.attempt for pod in old_pods.staying)
     begun = job_status.InPlaceStatus(attempt=status.attempt, pods_since=since)
     return status.model_copy(update={"in_place": begun})
 
 
-def _is_possible(context: DecisionContext, status: job_status.JobStatus) -> bool:
-    """Whether pods may stay: the attempt begins at once, and has not begun in others that stayed.
+def _is_restarted_alone(pod: observation.Pod, status: job_status.JobStatus) -> bool:
+    """Whether the latest run of a pod's replica restarts it within the job's attempt."""
+    return pod.replica.name in status.replica_attempts
+
+
+def _find_run_before(pod: observation.Pod, status: job_status.JobStatus) -> agents.Run:
+    """Return the run that the latest one of a pod's replica follows."""
+    run = status.find_run(pod.replica.name)
+    if run.replica_attempt:
+        return run.model_copy(update={"replica_attempt": run.replica_attempt - 1})
+    return run.model_copy(update={"attempt": run.attempt - 1})
+
+
+def _may_stay(
+    context: DecisionContext, status: job_status.JobStatus, pod: observation.Pod
+) -> bool:
+    """Whether an old pod may train in the latest run, which has not begun in pods that stayed.
 
     A PodGroup belongs to one attempt, and so do its pods.
     """
+    if _is_restarted_alone(pod, status):
+        has_begun = pod.replica.name in status.replica_pods_since
+        return pod.attempt == status.attempt and not has_begun
     return (
-        status.pods_since is None
-        and context.layout.is_gang
+        context.layout.is_gang
+        and pod.attempt < status.attempt
+        and pod.replica_attempt == 0
+        and status.pods_since is None
         and gang.find_scheduler(context.job, context.settings.gangs) is None
-        and restarts.pauses_until(status, context.now) is None
     )
 
 
@@ -153,8 +180,8 @@ def _observe(
     if report is None or pod.phase is not observation.Phase.RUNNING:
         return pod
     end = report.end
-    waiting_pod = dataclasses.replace(pod, waits_since=end.run.attempt)
-    if end.run.attempt != status.attempt or not is_of_attempt(pod, status):
+    waiting_pod = dataclasses.replace(pod, ended_run=end.run)
+    if end.run != status.find_run(pod.replica.name) or not is_current(pod, status):
         return waiting_pod
     ended = observation.Exit(end.code, "Error", end.message, report.time)
     return dataclasses.replace(waiting_pod, phase=observation.Phase.FAILED, exit=ended)
@@ -173,8 +200,8 @@ def answer(
     """
     if pod.deleting or conditions.is_stopped(status) or conditions.finished(status):
         return agents.AgentResponse(instruction=agents.Instruction.EXIT)
-    if end.run.attempt < status.attempt and is_current(pod, status):
-        run = agents.Run(attempt=status.attempt, replica_attempt=0)
+    run = status.find_run(pod.replica.name)
+    if end.run.precedes(run) and is_current(pod, status):
         return agents.AgentResponse(instruction=agents.Instruction.RUN, run=run)
     seconds = gang_size / QUESTIONS_PER_SECOND
     return agents.AgentResponse(

@@ -47,11 +47,18 @@ def restart_alone(
     status: job_status.JobStatus, again: Iterable[replicas.Replica], begins_at: datetime.datetime
 ) -> job_status.JobStatus:
     """Return the status in which some replicas restart within the job's attempt."""
-    attempts = dict(status.replica_attempts)
+    attempts, pods_since = dict(status.replica_attempts), dict(status.replica_pods_since)
     for replica in again:
         attempts[replica.name] = attempts.get(replica.name, 0) + 1
+        pods_since.pop(replica.name, None)
     changed = replica_records.forget_seen(status, again)
-    return changed.model_copy(update={"replica_attempts": attempts, "attempt_time": begins_at})
+    return changed.model_copy(
+        update={
+            "replica_attempts": attempts,
+            "replica_pods_since": pods_since,
+            "attempt_time": begins_at,
+        }
+    )
 
 
 def next_attempt(
@@ -64,6 +71,7 @@ def next_attempt(
             "attempt_time": begins_at,
             "replica_attempts": {},
             "in_place": None,
+            "replica_pods_since": {},
         }
     )
 

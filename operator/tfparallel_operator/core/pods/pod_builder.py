@@ -104,13 +104,12 @@ class PodBuilder:
     def _has_agent(self, container: containers.ContainerBuilder, role: types.Role) -> bool:
         """Whether the container's first process is an agent, and the operator answers it.
 
-        The evaluator restarts alone, and so do the replicas of a job that is no gang.
+        The evaluator has none: while a gang restarts in place, it restarts in a new pod.
         """
         command = (*(container.spec.get("command") or ()), *(container.spec.get("args") or ()))
         return (
             self._job.spec.trainer is not None
             and bool(self._settings.progress_url)
-            and self._layout.is_gang
             and role is not types.Role.EVALUATOR
             and command == trainer_container.COMMAND
         )
@@ -129,6 +128,9 @@ class PodBuilder:
         )
         variable = {"name": environment.TF_CONFIG, "value": tf_config}
         env = [variable if shown is _TF_CONFIG else shown for shown in shared.spec["env"]]
+        restarts = self._status.replica_attempts.get(replica.name, 0)
+        if restarts and self._has_agent(shared, replica.role):
+            env.append({"name": environment.REPLICA_ATTEMPT, "value": str(restarts)})
         return {**shared.spec, "ports": ports, "env": env}
 
     def _build_shared(self, role: types.Role, coordinates: bool) -> decision.Manifest:

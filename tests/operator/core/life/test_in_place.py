@@ -32,8 +32,12 @@ def running(spec: dict[str, Any] | None = None, **roles: Any) -> AgentWorld:
     return world
 
 
-def run_of(attempt: int) -> agents.AgentResponse:
-    run = agents.Run(attempt=attempt, replica_attempt=0)
+def with_servers(workers: int = 2) -> AgentWorld:
+    return running({"strategy": "ParameterServer"}, chief=1, worker=workers, ps=1)
+
+
+def run_of(attempt: int, replica_attempt: int = 0) -> agents.AgentResponse:
+    run = agents.Run(attempt=attempt, replica_attempt=replica_attempt)
     return agents.AgentResponse(instruction=RUN, run=run)
 
 
@@ -277,14 +281,14 @@ def test_scaling_keeps_no_pod() -> None:
     assert set(attempts_of(world).values()) == {3}
 
 
-def test_only_the_trainer_of_a_gang_has_an_agent() -> None:
+def test_only_the_shipped_trainer_has_an_agent() -> None:
     def agents_of(spec: dict[str, Any], **roles: Any) -> set[bool]:
         world = AgentWorld(builders.a_job(trainer=True, spec=spec, **roles))
         world.run_until_quiet()
         return {bool(pod.agent) for pod in world.pods.values()}
 
     assert agents_of({}, chief=1, worker=1) == {True}
-    assert agents_of({"strategy": "ParameterServer"}, chief=1, worker=1, ps=1) == {False}
+    assert agents_of({"strategy": "ParameterServer"}, chief=1, worker=1, ps=1) == {True}
     container = {"name": "tensorflow", "command": ["bash", "-c", "python -m tfparallel_trainer"]}
     worker = {"replicas": 1, "template": {"spec": {"containers": [container]}}}
     assert agents_of({"tfReplicaSpecs": {"Worker": worker}}, worker=1) == {False}
@@ -324,6 +328,119 @@ def test_an_operator_that_dies_after_any_write_comes_to_the_same_end(
     world.run_until_quiet()
     assert (world.status.attempt, world.status.pods_since) == (2, 1)
     assert attempts_of(world) == {"job-chief-0": 2, "job-worker-0": 1, "job-worker-1": 2}
+
+
+def test_a_worker_of_servers_restarts_in_its_pod() -> None:
+    world = with_servers()
+    before = uids_of(world)
+    assert world.end("job-worker-0", 137) is WAIT
+    world.run_until_quiet()
+    assert (world.status.attempt, world.status.replica_attempts) == (1, {"worker-0": 1})
+    assert world.status.replica_pods_since == {"worker-0": 0}
+    assert world.ask("job-worker-0") == run_of(1, 1)
+    assert uids_of(world) == before
+    assert builders.state_of(world) is names.State.RUNNING
+    assert world.status.restarts.failure == 1
+
+
+def test_a_server_and_the_chief_restart_in_their_pods() -> None:
+    """The chief notices the loss as long as nothing listens at the address of the server."""
+    world = with_servers()
+    before = uids_of(world)
+    assert world.end("job-ps-0", 137) is WAIT
+    world.run_until_quiet()
+    assert world.status.replica_attempts == {"ps-0": 1, "chief-0": 1}
+    assert world.ask("job-ps-0").instruction is WAIT, "the chief still trains"
+    assert world.end("job-chief-0", 75, replica_attempt=0) is WAIT
+    world.run_until_quiet()
+    assert world.ask("job-ps-0") == world.ask("job-chief-0") == run_of(1, 1)
+    assert uids_of(world) == before
+    assert (world.status.attempt, world.status.restarts.failure) == (1, 1)
+
+
+def test_a_chief_that_does_not_notice_the_loss_of_a_server_is_replaced() -> None:
+    world = with_servers()
+    before = uids_of(world)
+    world.end("job-ps-0", 137)
+    world.run_until_quiet()
+    world.advance(in_place.HOLD.total_seconds())
+    world.step()
+    assert world.pods["job-chief-0"].deleting
+    assert world.ask("job-ps-0").instruction is WAIT
+    world.run_until_quiet()
+    assert world.ask("job-ps-0") == run_of(1, 1)
+    assert uids_of(world) == {**before, "job-chief-0": world.pods["job-chief-0"].uid}
+    (container,) = world.manifests[-1]["spec"]["containers"]
+    assert {"name": "TFPARALLEL_REPLICA_ATTEMPT", "value": "1"} in container["env"]
+
+
+def test_a_replica_restarts_in_its_pod_again_and_again() -> None:
+    world = with_servers()
+    before = uids_of(world)
+    for restart in (1, 2, 3):
+        world.end("job-worker-0", 137)
+        world.run_until_quiet()
+        assert world.status.replica_pods_since == {"worker-0": 0}
+        assert world.ask("job-worker-0") == run_of(1, restart)
+        world.advance(3600)
+    assert uids_of(world) == before
+
+
+def test_the_end_of_an_earlier_run_of_a_replica_does_not_count_as_that_of_the_latest() -> None:
+    world = with_servers()
+    world.end("job-ps-0", 137)
+    world.end("job-chief-0", 75)
+    world.run_until_quiet()
+    assert world.ask("job-chief-0") == run_of(1, 1)
+    world.advance(3600)
+    world.end("job-ps-0", 137)
+    world.run_until_quiet()
+    assert world.status.replica_attempts == {"ps-0": 2, "chief-0": 2}
+    assert world.status.replica_pods_since == {}
+    world.advance(in_place.HOLD.total_seconds()).run_until_quiet()
+    assert world.status.replica_pods_since == {"ps-0": 0}
+    assert world.pods["job-chief-0"].replica_attempt == 2
+
+
+def test_a_restart_of_all_replicas_with_servers_keeps_no_pod() -> None:
+    rules = {"failurePolicy": {"rules": [{"action": "RestartGang"}]}}
+    world = running(
+        {"strategy": "ParameterServer", "runPolicy": rules}, chief=1, worker=1, ps=1
+    )
+    for name in tuple(world.pods):
+        world.end(name, 137)
+    world.run_until_quiet()
+    assert set(attempts_of(world).values()) == {2}
+    assert world.status.replica_pods_since == {}
+
+
+def test_scaling_replaces_the_chief_of_servers() -> None:
+    world = with_servers()
+    before = uids_of(world)
+    world.advance(3600).scale(3).run_until_quiet()
+    assert world.pods["job-chief-0"].replica_attempt == 1
+    assert uids_of(world)["job-ps-0"] == before["job-ps-0"]
+
+
+@pytest.mark.parametrize("writes", list(itertools.product((0, 1, 2), repeat=3)))
+def test_an_operator_that_dies_while_replicas_restart_alone_comes_to_the_same_end(
+    writes: tuple[int, int, int],
+) -> None:
+    world = with_servers()
+    before = uids_of(world)
+    world.end("job-ps-0", 137)
+    for number in writes:
+        world.step(writes=number)
+    world.end("job-chief-0", 75, replica_attempt=0)
+    for number in writes:
+        world.step(writes=number)
+        begun = world.status.replica_pods_since == {"ps-0": 0, "chief-0": 0}
+        assert {world.ask(name) for name in ("job-ps-0", "job-chief-0")} == {
+            run_of(1, 1) if begun else agents.AgentResponse(instruction=WAIT, seconds=0.25)
+        }
+    world.run_until_quiet()
+    assert world.status.replica_attempts == {"ps-0": 1, "chief-0": 1}
+    assert uids_of(world) == before
 
 
 def test_a_lost_pod_of_many_costs_as_many_writes_as_one_of_three() -> None:
