@@ -5,11 +5,14 @@ With `--only NAME` it measures one thing and renews its rows of the page.
 
 import argparse
 import dataclasses
+import functools
 import os
+import pathlib
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from benchmarks import (
+    builds,
     callbacks,
     checkpoints,
     input_wait,
@@ -74,7 +77,7 @@ OPERATOR: dict[str, Measure] = {
 TRAINING = TRAINER | SPLIT
 PAGE = processes.ROOT / "docs" / "benchmarks/speed.md"
 OPERATOR_PAGE = processes.ROOT / "docs" / "benchmarks/operator-speed.md"
-SECTIONS = (
+SECTIONS: tuple[tuple[pathlib.Path, page.Section, Mapping[str, Measure]], ...] = (
     (PAGE, page.TRAINER, TRAINER | PODS),
     (PAGE, page.SPLIT, SPLIT),
     (OPERATOR_PAGE, page.OPERATOR, OPERATOR),
@@ -87,10 +90,19 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument(
         "--only", choices=TRAINING | PODS | OPERATOR, help="measure this alone, and renew its rows"
     )
+    parser.add_argument(
+        "--beside",
+        type=pathlib.Path,
+        metavar="FOLDER",
+        help="measure restarts alone, next to those of another build with a .venv of its own",
+    )
     parser.add_argument("--repeats", type=int, default=results.FULL.repeats)
     options = parser.parse_args(arguments)
     size = dataclasses.replace(results.FULL, repeats=options.repeats)
-    for path, section, measures in SECTIONS:
+    sections = SECTIONS
+    if options.beside is not None:
+        sections = ((PAGE, page.TRAINER, _beside(options.beside)),)
+    for path, section, measures in sections:
         load, _, _ = os.getloadavg()
         measured: list[results.Result] = []
         for name in measures:
@@ -102,6 +114,10 @@ def main(arguments: Sequence[str]) -> int:
             path.write_text(page.renewed(text, section, measured, size, load), encoding="utf-8")
             print(f"wrote {path}")
     return 0
+
+
+def _beside(other: pathlib.Path) -> Mapping[str, Measure]:
+    return {"builds": functools.partial(builds.measure, other)}
 
 
 if __name__ == "__main__":

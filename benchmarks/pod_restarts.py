@@ -11,8 +11,8 @@ import json
 import os
 import signal
 import time
-from collections.abc import Callable, Iterator, Sequence
-from typing import Any, TypeVar
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple, TypeVar
 
 from benchmarks import results, steps
 from benchmarks.operators import arena
@@ -22,10 +22,7 @@ from testing.e2e import jobs, kubectl_namespaces, operator, volumes
 from tfparallel_operator.api import names
 from tfparallel_trainer.contract import environment, outputs
 
-KILLED_TARGET, DELETED_TARGET = 0.25, 0.5
-"""Of the time with new pods."""
 NAME = "lost"
-WORKER = f"{NAME}-worker-0"
 CLAIM = "output"
 _COMMAND = ("env", "python", "-m", "tfparallel_trainer")
 """What a pod without an agent runs."""
@@ -35,30 +32,58 @@ _LIMIT_SECONDS = 300.0
 _AGAIN_SECONDS = 0.2
 _STARTS_SECONDS = 1.0
 """What every start takes at least, up to its first step."""
+_GANG = {"Chief": {}, "Worker": {"replicas": 1}}
+_WITH_SERVER = {"Chief": {}, "Worker": {"replicas": 1}, "PS": {"replicas": 1}}
 
 T = TypeVar("T")
-Loss = Callable[[kubectl_namespaces.KubectlNamespace], float]
-"""Takes something from the worker, and returns when, in seconds since 1970."""
+
+
+def _kill(namespace: kubectl_namespaces.KubectlNamespace, pod: str) -> float:
+    """Kill the process that trains: the child of an agent, or the container's first process."""
+    if names.ANNOTATION_AGENT in namespace.pods(NAME)[pod]["metadata"].get("annotations", {}):
+        return namespace.signal_trainer(pod, signal.SIGKILL)
+    namespace.crash(pod)
+    return time.time()
+
+
+def _delete(namespace: kubectl_namespaces.KubectlNamespace, pod: str) -> float:
+    now = time.time()
+    namespace.lose(pod)
+    return now
+
+
+class Loss(NamedTuple):
+    """What is taken from a job."""
+
+    what: str
+    target: float
+    """Of the time with new pods."""
+    replica: str
+    take: Callable[[kubectl_namespaces.KubectlNamespace, str], float]
+    """Takes it from a pod, and returns when, in seconds since 1970."""
+    roles: Mapping[str, Mapping[str, int]]
+
+
+LOSSES = (
+    Loss("a trainer killed in its pod", 0.25, "worker-0", _kill, _GANG),
+    Loss("a pod deleted by force", 0.5, "worker-0", _delete, _GANG),
+    Loss("a parameter server killed in its pod", 0.45, "ps-0", _kill, _WITH_SERVER),
+)
 
 
 def measure(size: results.Size) -> list[results.Result]:
-    """Lose a worker of a gang of two with and without agents, in turns."""
+    """Lose a replica of small jobs with and without agents, in turns."""
     with _cluster() as make:
-        return [
-            _compare("a trainer killed in its pod", KILLED_TARGET, make, _kill, size.repeats),
-            _compare("a pod deleted by force", DELETED_TARGET, make, _delete, size.repeats),
-        ]
+        return [_compare(loss, make, size.repeats) for loss in LOSSES]
 
 
-def _compare(
-    what: str, target: float, make: kubectl_namespaces.Make, lose: Loss, repeats: int
-) -> results.Result:
+def _compare(loss: Loss, make: kubectl_namespaces.Make, repeats: int) -> results.Result:
     return results.ratio(
-        f"{what} to the next new step",
-        target,
+        f"{loss.what} to the next new step",
+        loss.target,
         *steps.in_turns(
-            functools.partial(_sample, make, lose),
-            functools.partial(_sample, make, lose, _COMMAND),
+            functools.partial(_sample, make, loss),
+            functools.partial(_sample, make, loss, _COMMAND),
             repeats,
         ),
         "new pods",
@@ -66,33 +91,19 @@ def _compare(
 
 
 def _sample(
-    make: kubectl_namespaces.Make, lose: Loss, command: tuple[str, ...] = ()
+    make: kubectl_namespaces.Make, loss: Loss, command: tuple[str, ...] = ()
 ) -> list[float]:
     namespace = make("lost")
     volume = volumes.make(namespace, CLAIM)
     model = operator.example("digits", "model.py")
     namespace.kubectl("create", "configmap", NAME, f"--from-file=model.py={model}")
-    namespace.apply(_job(command))
+    namespace.apply(_job(loss.roles, command))
     _await(lambda: [step for step, _ in _steps(volume) if step >= _STEPS_BEFORE], "the first steps")
-    lost_at = lose(namespace)
+    lost_at = loss.take(namespace, f"{NAME}-{loss.replica}")
     [moment, *_] = _await(lambda: _new_steps(volume), "a new step")
     namespace.kubectl("delete", "tfparalleljob", NAME)
     namespace.wait_gone(NAME)
     return [moment - lost_at]
-
-
-def _kill(namespace: kubectl_namespaces.KubectlNamespace) -> float:
-    """Kill the process that trains: the child of an agent, or the container's first process."""
-    if names.ANNOTATION_AGENT in namespace.pods(NAME)[WORKER]["metadata"].get("annotations", {}):
-        return namespace.signal_trainer(WORKER, signal.SIGKILL)
-    namespace.crash(WORKER)
-    return time.time()
-
-
-def _delete(namespace: kubectl_namespaces.KubectlNamespace) -> float:
-    now = time.time()
-    namespace.lose(WORKER)
-    return now
 
 
 @contextlib.contextmanager
@@ -107,7 +118,9 @@ def _cluster() -> Iterator[kubectl_namespaces.Make]:
         yield make
 
 
-def _job(command: tuple[str, ...]) -> kubectl_namespaces.Object:
+def _job(
+    roles: Mapping[str, Mapping[str, int]], command: tuple[str, ...]
+) -> kubectl_namespaces.Object:
     container: dict[str, Any] = {
         "name": names.CONTAINER,
         "env": [
@@ -120,13 +133,16 @@ def _job(command: tuple[str, ...]) -> kubectl_namespaces.Object:
     }
     if command:
         container["command"] = list(command)
-    checkpoint = {"claim": CLAIM, "everySteps": _EVERY_STEPS}
-    job = jobs.trained(
-        NAME, epochs=100_000, globalBatchSize=64, verify="Off", checkpoint=checkpoint
-    )
-    for replica in job["spec"]["tfReplicaSpecs"].values():
-        replica["template"] = {"spec": {"containers": [container]}}
-    return job
+    template = {"spec": {"containers": [container]}}
+    trainer = {
+        "source": {"configMap": {"name": NAME}},
+        "epochs": 100_000,
+        "globalBatchSize": 64,
+        "verify": "Off",
+        "checkpoint": {"claim": CLAIM, "everySteps": _EVERY_STEPS},
+    }
+    specs = {role: {**fields, "template": template} for role, fields in roles.items()}
+    return jobs.job(NAME, trainer=trainer, tfReplicaSpecs=specs)
 
 
 def _new_steps(volume: volumes.Volume) -> Sequence[float]:

@@ -88,7 +88,7 @@ async def _kill_one(folder: pathlib.Path, workers: int, wrapper: tuple[str, ...]
     log = folder / "out" / "claims" / "c" / "job" / outputs.STEP_LOG
     wrappers = {f"worker-{index}": wrapper for index in range(workers)} if wrapper else {}
     shutil.copy(processes.ROOT / "benchmarks/peers/job.py", folder)
-    job_source = source.read(local_jobs.write(folder, _job(mark, workers)))
+    job_source = source.read(local_jobs.write(folder, make_job(mark, workers, verify="Off")))
     recorder = local_jobs.RecordingWatcher()
     running = asyncio.create_task(
         local_run.run(job_source, folder / "out", recorder, wrappers=wrappers)
@@ -115,7 +115,10 @@ async def _kill_one(folder: pathlib.Path, workers: int, wrapper: tuple[str, ...]
         await running
 
 
-def _job(mark: str, workers: int) -> dict[str, object]:
+def make_job(
+    mark: str, workers: int, *, servers: bool = False, **trainer: object
+) -> dict[str, object]:
+    """Return a job whose processes have a mark; `servers` gives it a parameter server."""
     variables = {
         local_jobs.MARK: mark,
         environment.STEP_LOG: "1",
@@ -125,17 +128,19 @@ def _job(mark: str, workers: int) -> dict[str, object]:
         "TF_NUM_INTRAOP_THREADS": "1",
     }
     listed = [{"name": name, "value": value} for name, value in variables.items()]
-    worker = {"spec": {"containers": [{"name": "tensorflow", "env": listed}]}}
+    template = {"spec": {"containers": [{"name": "tensorflow", "env": listed}]}}
+    roles: dict[str, object] = {"Worker": {"replicas": workers, "template": template}}
+    if servers:
+        roles |= {"Chief": {"template": template}, "PS": {"template": template}}
     model = workloads.MODELS[MODEL]
-    trainer = {
+    trainer |= {
         "module": "job.py",
         "source": {"configMap": {"name": "code"}},
         "epochs": 1000,
         "globalBatchSize": model.batch,
-        "verify": "Off",
         "checkpoint": {"claim": "c", "everySteps": model.steps},
     }
-    return local_jobs.job({"Worker": {"replicas": workers, "template": worker}}, trainer=trainer)
+    return local_jobs.job(roles, trainer=trainer)
 
 
 def _steps(log: pathlib.Path) -> list[tuple[int, float]]:

@@ -5,7 +5,8 @@ import re
 import pytest
 
 from benchmarks import __main__ as benchmarks
-from benchmarks import results
+from benchmarks import builds, results
+from testing import paths
 
 SMOKE = "checkpoints"
 """One process that trains; the others take minutes together."""
@@ -37,6 +38,16 @@ def test_each_measures_what_its_rows_of_the_page_say(name: str) -> None:
         assert "nan" not in row
         if name in WHATEVER_THE_SIZE:
             assert result.met, row
+
+
+@pytest.mark.long
+@pytest.mark.usefixtures("processes")
+@pytest.mark.timeout(900)
+def test_restarts_are_measured_beside_another_build() -> None:
+    gang, server = builds.measure(paths.ROOT, results.SMALL)
+    assert "a killed trainer to the next new step, gang of 2, next to build " in gang.what
+    assert "a killed parameter server to the next new step" in server.what
+    assert all(0 < result.value < LIMITS[result.unit] for result in (gang, server))
 
 
 def _without_numbers(row: str) -> str:

@@ -126,9 +126,7 @@ def _find_run_before(pod: observation.Pod, status: job_status.JobStatus) -> agen
     return run.model_copy(update={"attempt": run.attempt - 1})
 
 
-def _may_stay(
-    context: DecisionContext, status: job_status.JobStatus, pod: observation.Pod
-) -> bool:
+def _may_stay(context: DecisionContext, status: job_status.JobStatus, pod: observation.Pod) -> bool:
     """Whether an old pod may train in the latest run, which has not begun in pods that stayed.
 
     A PodGroup belongs to one attempt, and so do its pods.

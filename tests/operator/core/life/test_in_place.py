@@ -402,11 +402,27 @@ def test_the_end_of_an_earlier_run_of_a_replica_does_not_count_as_that_of_the_la
     assert world.pods["job-chief-0"].replica_attempt == 2
 
 
+def test_a_late_pod_of_a_replica_does_not_join_a_later_run() -> None:
+    world = with_servers()
+    late = world.pods.pop("job-worker-0")
+    world.run_until_quiet()
+    world.run().run_until_quiet()
+    world.advance(3600)
+    world.end("job-worker-0", 137)
+    world.run_until_quiet()
+    assert world.status.replica_pods_since == {"worker-0": 1}
+    world.pods["job-worker-0"] = late
+    world.step()
+    assert world.pods["job-worker-0"].deleting
+    pending = dataclasses.replace(late, replica_attempt=1, phase=observation.Phase.PENDING)
+    world.pods["job-worker-0"] = pending
+    world.step()
+    assert world.pods["job-worker-0"].deleting
+
+
 def test_a_restart_of_all_replicas_with_servers_keeps_no_pod() -> None:
     rules = {"failurePolicy": {"rules": [{"action": "RestartGang"}]}}
-    world = running(
-        {"strategy": "ParameterServer", "runPolicy": rules}, chief=1, worker=1, ps=1
-    )
+    world = running({"strategy": "ParameterServer", "runPolicy": rules}, chief=1, worker=1, ps=1)
     for name in tuple(world.pods):
         world.end(name, 137)
     world.run_until_quiet()

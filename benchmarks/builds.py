@@ -1,0 +1,152 @@
+"""From the kill of a process to the next new step, in this build and another one.
+
+Each build runs the same job with its own `tfparallel run`, in turns.
+"""
+
+import contextlib
+import functools
+import json
+import os
+import pathlib
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from benchmarks import processes, restarts, results, steps
+from testing.operator import local_jobs
+from testing.random_kills import kills
+from tfparallel_trainer.contract import outputs
+
+SERVER = "ps-0"
+_STEPS_BEFORE = 65
+_LIMIT_SECONDS = 300.0
+_AGAIN_SECONDS = 0.02
+
+
+def measure(other: pathlib.Path, size: results.Size) -> list[results.Result]:
+    """Kill a worker of each gang, and a parameter server, next to another build.
+
+    Args:
+        other: the folder of the other build, with its virtual environment.
+        size: how much is run.
+    """
+    measured = []
+    for workers in restarts.GANGS[:1] if size.repeats == 1 else restarts.GANGS:
+        what = f"a killed trainer to the next new step, gang of {workers}"
+        measured.append(_compare(what, other, size, workers, f"worker-{workers - 1}"))
+    what = "a killed parameter server to the next new step, 2 workers"
+    return [*measured, _compare(what, other, size, 2, SERVER)]
+
+
+def _compare(
+    what: str, other: pathlib.Path, size: results.Size, workers: int, victim: str
+) -> results.Result:
+    commit = subprocess.check_output(
+        ["git", "-C", other, "log", "-1", "--format=%h of %cs"], text=True
+    ).strip()
+    return results.ratio(
+        f"{what}, next to build {commit}",
+        restarts.TARGET,
+        *steps.in_turns(
+            functools.partial(_sample, [sys.executable, "-m", "tfparallel"], workers, victim),
+            functools.partial(_sample, [f"{other}/.venv/bin/tfparallel"], workers, victim),
+            size.repeats,
+        ),
+        "the other build",
+    )
+
+
+def _sample(command: Sequence[str], workers: int, victim: str) -> list[float]:
+    mark = local_jobs.new_mark()
+    with tempfile.TemporaryDirectory() as name:
+        folder = pathlib.Path(name)
+        local_jobs.write(folder, restarts.make_job(mark, workers, servers=victim == SERVER))
+        shutil.copy(processes.ROOT / "benchmarks/peers/job.py", folder)
+        with _running(command, folder) as run:
+            _await_step(run, folder, _STEPS_BEFORE)
+            os.kill(_find_trainer(mark, victim), signal.SIGKILL)
+            killed_at = time.time()
+            # A step that had begun may still be written.
+            lost = max(step for step, moment in _steps(folder) if moment <= killed_at)
+            return [_await_step(run, folder, lost + 2) - killed_at]
+
+
+@contextlib.contextmanager
+def _running(command: Sequence[str], folder: pathlib.Path) -> Iterator[subprocess.Popen[bytes]]:
+    with (folder / "printed").open("wb") as out:
+        run = subprocess.Popen(
+            [*command, "run", "job.yaml", "--output", "out"],
+            cwd=folder,
+            stdout=out,
+            stderr=subprocess.STDOUT,
+        )
+    try:
+        yield run
+    finally:
+        run.terminate()
+        run.wait()
+
+
+def _await_step(run: subprocess.Popen[bytes], folder: pathlib.Path, step: int) -> float:
+    """Wait for a step; return when it ended, in seconds since 1970."""
+    deadline = time.monotonic() + _LIMIT_SECONDS
+    while not (moments := [moment for number, moment in _steps(folder) if number >= step]):
+        if run.poll() is not None or time.monotonic() > deadline:
+            printed = (folder / "printed").read_text(errors="replace")
+            raise RuntimeError(f"the job did not reach step {step}: {printed[-2000:]}")
+        time.sleep(_AGAIN_SECONDS)
+    return moments[0]
+
+
+def _find_trainer(mark: str, replica: str) -> int:
+    """Return the process of a replica that trains. If it has an agent, that is its parent."""
+    found = [
+        pid
+        for pid in filter(kills.is_trainer, local_jobs.processes(mark))
+        if _read_task(pid) == replica
+    ]
+    [trainer] = set(found) - set(map(kills.parent_of, found))
+    return trainer
+
+
+def _read_task(pid: int) -> str:
+    variables = pathlib.Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
+    [config] = [line for line in variables if line.startswith(b"TF_CONFIG=")]
+    task = json.loads(config.partition(b"=")[2])["task"]
+    return f"{task['type']}-{task['index']}"
+
+
+def _steps(folder: pathlib.Path) -> list[tuple[int, float]]:
+    """Numbers of the steps, and when they ended, in seconds since 1970.
+
+    Logs of older builds have no numbers, but say with which step each attempt begins.
+    """
+    output = folder / "out/claims/c/job"
+    begins = [
+        int(record["step"])
+        for record in _records(output / outputs.TRAIN_LOG)
+        if record["event"] == outputs.TrainEvent.FIRST_STEP
+    ]
+    attempts: list[list[float]] = []
+    for record in _records(output / outputs.STEP_LOG):
+        if record["event"] == outputs.StepEvent.MODEL:
+            attempts.append([])
+        elif record["event"] == outputs.StepEvent.STEP:
+            attempts[-1].append(float(record["time"]))
+    return [
+        (number, moment)
+        for first, moments in zip(begins, attempts, strict=False)
+        for number, moment in enumerate(moments, first)
+    ]
+
+
+def _records(log: pathlib.Path) -> list[dict[str, Any]]:
+    if not log.exists():
+        return []
+    lines = log.read_text(encoding="utf-8").splitlines(keepends=True)
+    return [json.loads(line) for line in lines if line.endswith("\n")]
