@@ -105,12 +105,12 @@ def _await_step(run: subprocess.Popen[bytes], folder: pathlib.Path, step: int) -
 
 def _find_trainer(mark: str, replica: str) -> int:
     """Return the process of a replica that trains. If it has an agent, that is its parent."""
-    found = [
+    candidates = [
         pid
         for pid in filter(kills.is_trainer, local_jobs.processes(mark))
         if _read_task(pid) == replica
     ]
-    [trainer] = set(found) - set(map(kills.parent_of, found))
+    [trainer] = set(candidates) - set(map(kills.parent_of, candidates))
     return trainer
 
 
