@@ -6,9 +6,13 @@ ended. The second, `inPlace`, begins the attempt in the pods that are left: from
 belong to it, and their agents get the word to run. The operator creates the other pods, as in every
 attempt. So no process of one attempt lives next to a process of another one.
 
-An agent names the run that has ended. It counts as waiting only if that run is of the attempt
-before: no status that was ever written lets it run a later one. So neither a late report nor an
-operator with an old status in memory leads to two attempts at once.
+Replicas that restart alone, as with parameter servers, do so in the same two steps:
+`replicaAttempts`, then `replicaPodsSince`. Those of one restart begin together. So a server does
+not listen again before the chief has noticed that it was lost.
+
+An agent names the run that has ended. It counts as waiting only if that run is the one before: no
+status that was ever written lets it run a later one. So neither a late report nor an operator with
+an old status in memory leads to two attempts at once.
 
 The operator deletes a pod whose agent says nothing for a while, as it does without agents.
 """
