@@ -26,6 +26,11 @@ pytestmark = pytest.mark.filterwarnings("ignore:__array__ implementation:Depreca
 
 BATCHES = 6
 X = np.random.default_rng(1).normal(size=(4 * BATCHES, 3)).astype("float32")
+MOMENTS = (
+    *("on_train_begin", "on_train_end", "on_epoch_begin", "on_epoch_end"),
+    *("on_train_batch_begin", "on_train_batch_end", "on_test_begin", "on_test_end"),
+    *("on_test_batch_begin", "on_test_batch_end"),
+)
 READS = ("numpy", "__bool__", "__int__", "__float__")
 """What waits for a value of a tensor."""
 
@@ -134,6 +139,26 @@ def test_batches_have_the_metrics_that_keras_gives() -> None:
     assert len(epochs_of_logs[0]) == BATCHES
     for batch, expected in zip(*epochs_of_logs, strict=True):
         assert batch == pytest.approx(expected, rel=1e-5)
+
+
+def test_callbacks_get_logs_at_every_moment_as_from_keras() -> None:
+    calls: list[list[tuple[str, tuple[Any, ...]]]] = []
+
+    def noting(moment: str) -> Callable[..., None]:
+        if "batch" in moment or "epoch" in moment:
+            return lambda number, logs: calls[-1].append((moment, (number, type(logs))))
+        return lambda logs: calls[-1].append((moment, (type(logs),)))
+
+    for fit in (tfparallel_trainer.fit, keras.Model.fit):
+        calls.append([])
+        callback = keras.callbacks.Callback()
+        for moment in MOMENTS:
+            setattr(callback, moment, noting(moment))
+        more = {"validation_data": (X, X), "validation_batch_size": 4}
+        fit(model(2), X, X, batch_size=4, epochs=2, callbacks=[callback], verbose=0, **more)
+    ours, keras_own = calls
+    assert {moment for moment, _ in ours} == set(MOMENTS)
+    assert ours == keras_own
 
 
 @pytest.fixture

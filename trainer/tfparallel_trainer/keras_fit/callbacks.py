@@ -164,7 +164,7 @@ class Callbacks(observer.Observer):
         }
         """By moment, those of the callbacks that override it."""
         if over.leads:
-            self._calls["on_train_begin"].append(lambda: self._remember(memory))
+            self._calls["on_train_begin"].append(lambda _: self._remember(memory))
         self._trained = False
         self._decisive: frozenset[str] = frozenset()
 
@@ -222,6 +222,7 @@ class Callbacks(observer.Observer):
         callbacks = self._plan.callbacks
         chiefs = self._act(
             "on_train_begin",
+            {},
             decisive=[
                 moment
                 for moment in _MOMENTS
@@ -243,10 +244,10 @@ class Callbacks(observer.Observer):
         self._bar = keras.utils.Progbar(self._plan.steps, verbose=self._verbose, unit_name="step")
         if self._verbose:
             print(f"Epoch {epoch + 1}/{self._plan.epochs}", flush=True)
-        self._pass("on_epoch_begin", epoch)
+        self._pass("on_epoch_begin", epoch, {})
 
     def batch_begins(self, batch: int) -> None:
-        self._pass("on_train_batch_begin", batch)
+        self._pass("on_train_batch_begin", batch, {})
 
     def batch_ends(self, batch: int, logs: observer.Logs) -> None:
         self._pass("on_train_batch_end", batch, _sorted(logs))
@@ -257,11 +258,11 @@ class Callbacks(observer.Observer):
             self._bar.update(batch, sorted(logs.items()), finalize=False)
 
     def evaluation_begins(self) -> None:
-        self._pass("on_test_begin")
+        self._pass("on_test_begin", {})
 
     def evaluation_batch_begins(self, batch: int) -> None:
         """Call them. Each process has its own part of the batch."""
-        self._pass("on_test_batch_begin", batch)
+        self._pass("on_test_batch_begin", batch, {})
 
     def evaluation_batch_ends(self, batch: int) -> None:
         """Call them. Loss and metrics exist only at the end."""
