@@ -42,7 +42,7 @@ state_copier.SHARE = 1.0  # copies follow each other at once
 task = json.loads(os.environ["TF_CONFIG"])["task"]
 is_killed = os.environ["TFPARALLEL_ATTEMPT"] == "1" and task["index"] == INDEX
 begin, seal = memory_file.MemoryCopy.__init__, memory_file.MemoryCopy.seal
-read_into = shard.read_into
+read_into, wait = shard.read_into, state_copier.StateCopier.wait
 begun = variables = 0
 
 def kill_at(moment):
@@ -65,10 +65,13 @@ def tell(self):
     kill_at("before it is complete")
     seal(self)
     print(f"the copy of step {self._description.index.position.step} is complete", flush=True)
+
+def wait_and_end(self):
+    wait(self)  # until the copies of all processes are complete
     kill_at("complete")
 
 memory_file.MemoryCopy.__init__, memory_file.MemoryCopy.seal = count_copy, tell
-shard.read_into = count_variable
+shard.read_into, state_copier.StateCopier.wait = count_variable, wait_and_end
 """
 """Kills a trainer at a moment of its sixth copy."""
 
@@ -81,37 +84,37 @@ state_copier.SHARE = 1.0  # copies follow each other at once
 task = json.loads(os.environ["TF_CONFIG"])["task"]
 is_killed = os.environ["TFPARALLEL_ATTEMPT"] == "1" and task["index"] == INDEX
 seal, exchange = memory_file.MemoryCopy.seal, partners.Partnership.exchange
-step, begun = 0, 0
+wait = state_copier.StateCopier.wait
+step = begun = kept = 0
 
 def note_step(self):
     global step
     step = self._description.index.position.step
     seal(self)
 
-def exchange_and_end(self, file):
+def exchange_or_end(self, file):
     global begun
     begun += 1
-    is_last = is_killed and begun == 3
-    if is_last:
+    if is_killed and begun == 3 and "MOMENT" == "transfer":
         for channel in filter(None, (self._outgoing, self._incoming)):
-            channel._function = end_at("MOMENT", channel._function)
+            channel._function = end
     exchange(self, file)
-    print(f"the copy of step {step} is kept", flush=True)
-    if is_last:
-        end()
 
-def end_at(moment, find):
-    def find_or_end(size):
-        if moment == "transfer":
+def wait_and_end(self):
+    global kept
+    wait(self)  # until all processes have what they exchanged
+    if kept < begun:
+        kept = begun
+        print(f"the copy of step {step} is kept", flush=True)
+        if is_killed and kept == 3:
             end()
-        return find(size)
-    return find_or_end
 
-def end():
+def end(*_):
     os.kill(os.getppid(), signal.SIGKILL)
     os.kill(os.getpid(), signal.SIGKILL)
 
-memory_file.MemoryCopy.seal, partners.Partnership.exchange = note_step, exchange_and_end
+memory_file.MemoryCopy.seal, partners.Partnership.exchange = note_step, exchange_or_end
+state_copier.StateCopier.wait = wait_and_end
 """
 """Kills a trainer and its agent during the third exchange with its partner, or after it."""
 
@@ -207,11 +210,15 @@ async def test_the_newest_complete_copy_is_taken(
     layout: str,
     moment: str,
 ) -> None:
-    """A trainer is killed in a copy, or right after it, by itself, so at that very moment."""
+    """A trainer is killed in a copy, or before the next one, by itself, so at that very moment.
+
+    No checkpoint holds a copy, so there are always two.
+    """
     index = 1 if layout == "ModelSplit" else 0
     hook = HOOK.replace("MOMENT", moment).replace("INDEX", str(index))
     (tmp_path / "model.py").write_text(MODEL.read_text() + hook)
-    outcome, recorder = await jobs.finish(tmp_path, _job(jobs.new_mark(), **LAYOUTS[layout]))
+    job = _job(jobs.new_mark(), steps_between=STEPS, **LAYOUTS[layout])
+    outcome, recorder = await jobs.finish(tmp_path, job)
     status = outcome.job.status
     assert status.state is names.State.SUCCEEDED, recorder.lines[-20:]
     assert (status.attempt, status.restarts.failure) == (2, 1)
