@@ -159,7 +159,8 @@ class MemoryCopies:
     def exchange(self) -> None:
         """Send the newest copy, which is sealed, to the partner, and keep that of another process.
 
-        It may run while training continues, and must have returned before the next copy.
+        It may run while training continues. The partner has the copy once it has returned there,
+        too, and that must be so before the next copy.
         """
         self._partnership.exchange(self._files[self._newest] if self.is_reserved else None)
 
@@ -269,8 +270,6 @@ class MemoryCopies:
 
     def _reserve(self, state: shard.State, room: memory_room.Room) -> str:
         """Return why no copies can be made; empty if they can."""
-        if not self._files:
-            return "no agent has started this process"
         try:
             layout = memory_file.FileLayout(state)
         except ValueError as error:

@@ -21,6 +21,8 @@ class Room:
 
     def take(self, files: Sequence[memory_file.MemoryFile], size: int, copies: str) -> str:
         """Take so many bytes for each file, or return why that cannot be; `copies` names them."""
+        if not files:
+            return "no agent has started this process"
         self._needed += len(files) * size
         takes = f"{copies} take {progress.format_bytes(self._needed)}"
         if self._needed - self._owned > self._limit:

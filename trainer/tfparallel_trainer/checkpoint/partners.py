@@ -8,8 +8,6 @@ from collections.abc import Sequence
 from tfparallel_trainer.checkpoint import memory_file, memory_room
 from tfparallel_trainer.comms import agreement, channels, devices
 
-_NO_AGENT = "no agent has started this process"
-
 
 def choose_distance(machines: Sequence[int], holders: Sequence[int]) -> int:
     """Return by how many numbers, in a ring, a process and its partner are apart.
@@ -65,7 +63,7 @@ class Partnership:
         obstacle = ""
         if sizes[source]:
             copies = f"copies, those of {peers.names[source]} among them,"
-            obstacle = room.take(self.files, sizes[source], copies) if self.files else _NO_AGENT
+            obstacle = room.take(self.files, sizes[source], copies)
         if peers.failed(not obstacle) is not None:
             for file in self.files:
                 file.free()

@@ -27,7 +27,10 @@ class Channel(Protocol):
     """One end of a channel, in one direction."""
 
     def send(self, length: int, read: Callable[[int, int], bytes]) -> None:
-        """Send so many bytes; `read` returns those at an offset. Returns once they are received."""
+        """Send so many bytes; `read` returns those at an offset.
+
+        When it returns, the other process may not have the last of them yet.
+        """
 
     def receive(self) -> Iterator[bytes]:
         """Yield what the other process sends, block by block, to the end."""

@@ -223,11 +223,8 @@ async def test_the_newest_complete_copy_is_taken(
     assert status.state is names.State.SUCCEEDED, recorder.lines[-20:]
     assert (status.attempt, status.restarts.failure) == (2, 1)
     (resumption,) = _resumptions(recorder)
-    lines = recorder.lines_of(f"worker-{index}")
-    first_attempt = itertools.takewhile(lambda line: "resuming after" not in line, lines)
-    complete = [line for line in first_attempt if "is complete" in line]
+    *_, step = complete = _copied_steps(recorder, index, "is complete")
     assert len(complete) == (6 if moment == "complete" else 5)
-    step = complete[-1].partition("of step ")[2].split()[0]
     assert resumption.endswith(f"resuming after step {step} from memory")
     weights.assert_same_bits(weights.checkpoint(tmp_path / "out/claims/c/job"), expected)
 
@@ -246,11 +243,8 @@ async def test_a_partner_has_the_state_of_a_process_that_is_lost_with_its_agent(
     assert status.state is names.State.SUCCEEDED, recorder.lines[-20:]
     assert (status.attempt, status.restarts.failure) == (2, 1)
     (resumption,) = _resumptions(recorder)
-    lines = recorder.lines_of(f"worker-{index}")
-    first_attempt = itertools.takewhile(lambda line: "resuming after" not in line, lines)
-    kept = [line for line in first_attempt if "is kept" in line]
+    *_, step = kept = _copied_steps(recorder, index, "is kept")
     assert len(kept) == (2 if moment == "transfer" else 3)
-    step = kept[-1].partition("of step ")[2].split()[0]
     partner = f"worker-{1 - index} kept the copy of worker-{index}"
     assert resumption.endswith(f"resuming after step {step} from memory ({partner})")
     weights.assert_same_bits(weights.checkpoint(tmp_path / "out/claims/c/job"), expected)
@@ -280,3 +274,10 @@ async def test_a_trainer_that_another_program_starts_has_no_agent(tmp_path: path
 def _resumptions(recorder: jobs.RecordingWatcher) -> list[str]:
     """The lines in which the first worker says where it resumes."""
     return [line for line in recorder.lines_of("worker-0") if "resuming after" in line]
+
+
+def _copied_steps(recorder: jobs.RecordingWatcher, index: int, sentence: str) -> list[str]:
+    """The steps of the copies of which a worker logs this sentence in its first attempt."""
+    lines = recorder.lines_of(f"worker-{index}")
+    first_attempt = itertools.takewhile(lambda line: "resuming after" not in line, lines)
+    return [line.partition("of step ")[2].split()[0] for line in first_attempt if sentence in line]
