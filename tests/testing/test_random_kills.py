@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import pathlib
 import subprocess
 import sys
 from collections.abc import Iterator, Mapping
@@ -9,7 +10,8 @@ from collections.abc import Iterator, Mapping
 import pytest
 
 from testing import waiting
-from testing.random_kills import kills
+from testing.random_kills import campaign_run, kills
+from tfparallel_operator.api import job_status, names
 
 TRAINER = (sys.executable, "-c", "import time; time.sleep(60)", "tfparallel_trainer")
 
@@ -76,3 +78,14 @@ def test_a_seed_draws_the_same_kills_again() -> None:
     assert {len(kills_of_run) for kills_of_run in drawn} == {1, 2, 3}
     assert {kill.victim for kill in drawn_kills} == set(kills.ON_PROCESSES)
     assert all(0 <= kill.delay <= 10 and 0 <= kill.replica < 1 for kill in drawn_kills)
+
+
+@pytest.mark.parametrize(("strategy", "is_fault"), [("stages", True), ("ParameterServer", False)])
+def test_only_with_servers_may_a_job_succeed_before_a_loss_is_answered(
+    strategy: str, *, is_fault: bool
+) -> None:
+    killer = kills.Killer([])
+    killer.killed = 1
+    status = job_status.JobStatus(state=names.State.SUCCEEDED, attempt=1)
+    judged = campaign_run.judge(strategy, status, killer, pathlib.Path(), 1.0)
+    assert judged.problems == (["0 restarts after 1 kills"] if is_fault else [])
