@@ -1,12 +1,18 @@
 """The clocks of ranks within one traced function."""
 
+import pytest
 import tensorflow as tf
+from tensorflow.python.framework import config
 
 from testing.trainer import ranks
 from tfparallel_trainer.engines.split.execution import rank_model
 
 
-def test_the_clock_of_one_rank_waits_for_itself_and_for_no_other() -> None:
+@pytest.mark.parametrize("is_deterministic", [False, True])
+def test_the_clock_of_one_rank_waits_for_itself_and_for_no_other(
+    monkeypatch: pytest.MonkeyPatch, *, is_deterministic: bool
+) -> None:
+    monkeypatch.setattr(config, "is_op_determinism_enabled", lambda: is_deterministic)
     first, second = (rank_model.Clock(device) for device in ranks.DEVICES[:2])
     read = tf.function(
         lambda: [tensor.read() for tensor in (first, second, first)], autograph=False

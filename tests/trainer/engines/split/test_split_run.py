@@ -1,9 +1,11 @@
 """A job with a mesh of stages: whole processes, as the operator starts them."""
 
+import pathlib
 from typing import Any
 
 import pytest
 
+from testing import paths
 from testing.trainer import reference
 from testing.trainer import runs as trainings
 from tfparallel_trainer.contract import environment, exits
@@ -60,6 +62,19 @@ def test_losses_equal_one_process(
     )
     with reference.floatx():
         _, losses = reference.train(reference.load(name), STEPS, BATCH, SEED)
+    assert run.losses() == pytest.approx(losses, rel=1e-9)
+
+
+def test_a_module_may_enable_determinism(runs: trainings.Runs, tmp_path: pathlib.Path) -> None:
+    """TensorFlow then refuses to read its clock, by which stages are timed."""
+    module = (paths.TRAINER_MODELS / "mlp.py").read_text()
+    enabled = "import tensorflow as tf\n\ntf.config.experimental.enable_op_determinism()\n"
+    (tmp_path / "deterministic.py").write_text(module + enabled)
+    mesh = {"data": 2, "stage": 2, "microbatches": 2}
+    job = {**JOB, "source": tmp_path, "devices": 4, "step_log": True}
+    run = runs.finish("deterministic.py", **job, mesh=mesh)
+    with reference.floatx():
+        _, losses = reference.train(reference.load("mlp"), STEPS, BATCH, SEED)
     assert run.losses() == pytest.approx(losses, rel=1e-9)
 
 

@@ -9,7 +9,7 @@ import tensorflow as tf
 
 from tfparallel_trainer import user
 from tfparallel_trainer.checkpoint import shard, slots
-from tfparallel_trainer.comms import collectives, shape
+from tfparallel_trainer.comms import collectives, host_clock, shape
 from tfparallel_trainer.engines.split.execution import loss_head, update
 from tfparallel_trainer.engines.split.execution.state_sharding import StateSharding, VariableSlice
 from tfparallel_trainer.engines.split.layers import elementwise, layout
@@ -57,7 +57,7 @@ class Clock:
             self._moment.read_value()
 
     def _now(self) -> tf.Tensor:
-        with tf.control_dependencies([self._moment.assign(tf.timestamp())]):
+        with tf.control_dependencies([self._moment.assign(host_clock.read())]):
             return self._moment.read_value()
 
 
