@@ -133,7 +133,7 @@ def _list_evidence_of_training(
     workers = status.replicas.get(types.Role.WORKER.value)
     trains_in_step = status.strategy == types.Strategy.MULTI_WORKER_MIRRORED
     if trains_in_step and workers is not None and workers.running:
-        text = "all replicas take each step together, and report no times of their own"
+        text = "all replicas take each step together, and none is named as a straggler"
         yield findings.Evidence(findings.EvidenceSource.PROGRESS, text)
     if status.restart_causes:
         text = f"restarts: {_count_restarts(status)}"

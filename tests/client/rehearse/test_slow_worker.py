@@ -61,7 +61,11 @@ async def slowed(process_id: int) -> AsyncIterator[None]:
 
 
 @pytest.mark.parametrize(
-    ("strategy", "roles"), [("ParameterServer", {"Worker": {"replicas": 2}, "PS": {"replicas": 1}})]
+    ("strategy", "roles"),
+    [
+        ("ParameterServer", {"Worker": {"replicas": 2}, "PS": {"replicas": 1}}),
+        ("MultiWorkerMirrored", {"Worker": {"replicas": 2}}),
+    ],
 )
 def test_a_worker_that_stays_slow_is_named_until_it_keeps_up(
     tmp_path: pathlib.Path, strategy: str, roles: dict[str, Any]

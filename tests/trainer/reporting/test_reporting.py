@@ -146,16 +146,18 @@ def test_a_report_names_the_straggler(
     reporter = Reporter(console.Console("test"), written, kept, chief=True)
     reporter.paces = stragglers.PaceComparison(virtual_clock)
     for step in range(1, 41):
-        virtual_clock.advance(1)
+        virtual_clock.advance(2)
         efforts = {
             replica: stragglers.Effort(int(pace * step), virtual_clock.now)
             for replica, pace in (("worker-0", 4), ("worker-1", 1), ("worker-2", 4))
         }
+        assert reporter.compares
         reporter.compare(efforts)
+        assert not reporter.compares
         reporter.train({"loss": 0.5}, step, 100, 0)
     written.close()
     named = [report.straggler for report in kept.progress_reports]
-    assert named == [None] * 30 + ["worker-1"] * 10
+    assert named == [None] * 15 + ["worker-1"] * 25
     lines = (tmp_path / outputs.TRAIN_LOG).read_text().splitlines()
     assert [json.loads(line).get("straggler") for line in lines] == named
     assert capsys.readouterr().out.count("warning: worker-1 is slow") == 1

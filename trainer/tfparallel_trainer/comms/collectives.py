@@ -20,7 +20,7 @@ from typing import Any, Self
 
 import tensorflow as tf
 
-from tfparallel_trainer.comms import shape
+from tfparallel_trainer.comms import shape, wait_timer
 
 PROCESSES_KEY = 1 << 13
 """Key of the group that has one rank of each process; below those of all meshes."""
@@ -66,6 +66,7 @@ class Program(enum.IntEnum):
     COMPARE_PARTS = 19
     SHARE_AVERAGES = 20
     TRANSFER = 21
+    COMPARE_PACES = 22
 
 
 class Hint(enum.StrEnum):
@@ -118,6 +119,8 @@ class Communicator:
         self.size = size
         self.index = index
         """Position of this rank within the group."""
+        self.timer: wait_timer.WaitTimer | None = None
+        """Measures how long this rank waits for the sums of training steps; None: nothing does."""
         self._key = key
         self._hint = choose_hint(device, _uses_nccl) if hint is None else hint
         self._program = Program.AGREE
@@ -253,6 +256,9 @@ class Communicator:
         if not is_gathered:
             groups = [bucket for group in groups[::-1] for bucket in _buckets(summands, group)]
         packs = [_pack([summands[index] for index in chosen]) for chosen in groups]
+        timer = self.timer if self._program is Program.TRAIN else None
+        if timer is not None:
+            timer.start(packs)
         stacks: list[tf.Tensor] = []
         if is_gathered:
             stacks = self._gather_bits([*packs, *blocks])
@@ -260,6 +266,8 @@ class Communicator:
             totals = [tf.add_n(tf.unstack(stack)) for stack in stacks[: len(packs)]]
         else:
             totals = [self.sum(pack) for pack in packs]
+        if timer is not None:
+            timer.stop(totals)
         sums = list(summands)
         for total, chosen in zip(totals, groups, strict=True):
             sizes = [summands[index].shape.num_elements() for index in chosen]

@@ -38,6 +38,8 @@ class StepRequest(enum.IntEnum):
     """A process could not write a checkpoint, so all processes exit."""
     COPY = 6
     """By the chief's clock it is time to copy the state in memory."""
+    COMPARE = 7
+    """By the chief's clock it is time to compare how long replicas take for a step."""
 
 
 Check = Callable[[], verification.Check]
@@ -274,7 +276,10 @@ class Engine(Protocol):
         """The metrics since the last reset, and other numbers that describe training."""
 
     def measure_efforts(self) -> Mapping[str, stragglers.Effort]:
-        """What each replica that is here has spent on its steps so far; empty: not measured."""
+        """What each replica that is here has spent on its steps so far; empty: not measured.
+
+        All processes that run this loop call it alike.
+        """
 
     def evaluate(self, watched: Watched) -> dict[str, float] | None:
         """Loss and metrics over the evaluation data. None: the job has none."""
@@ -336,7 +341,7 @@ class Synchronous:
         return self.reduce_metrics() if self._latest is None else self._latest
 
     def measure_efforts(self) -> Mapping[str, stragglers.Effort]:
-        """Replicas that wait for each other do not measure them."""
+        """Nothing is measured."""
         return {}
 
     def reduce_metrics(self) -> dict[str, float]:

@@ -190,6 +190,8 @@ class Training:
                 self._save()
             elif StepRequest.COPY in requests:
                 self._copy()
+            if StepRequest.COMPARE in requests:
+                self.reporter.compare(self.engine.measure_efforts())
             if StepRequest.REPORT in requests:
                 self._lengthen_executions()
                 self._report()
@@ -240,6 +242,7 @@ class Training:
             StepRequest.CHANGED: self.observer.changes > self._changes,
             StepRequest.FAILED: self.writer.error is not None,
             StepRequest.COPY: self.copier.due,
+            StepRequest.COMPARE: self.reporter.compares,
         }
         self._changes = self.observer.changes
         own_requests = frozenset(request for request, is_set in is_requested.items() if is_set)
@@ -340,7 +343,6 @@ class Training:
             return {}
         completed_steps = self._step - self.engine.pending
         values = self._values()
-        self.reporter.compare(self.engine.measure_efforts())
         self.reporter.train(
             values,
             completed_steps,

@@ -86,6 +86,11 @@ class Reporter:
         """Whether it is time for the chief to report."""
         return self.chief and time.monotonic() - self._last >= INTERVAL_SECONDS
 
+    @property
+    def compares(self) -> bool:
+        """Whether it is time for the chief to compare the replicas."""
+        return self.chief and self.paces.is_due
+
     def starts(self, step: int) -> None:
         """Report before a step that may end the process that the model does not fit its devices."""
         placement = self.placement()

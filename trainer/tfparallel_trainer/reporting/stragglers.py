@@ -16,7 +16,7 @@ _WINDOW_STEPS = 10
 """Steps that the median replica makes in a window: it is longer where steps take long."""
 
 _SNAPSHOTS = 20
-"""How many moments of a window may be its begin."""
+"""How many comparisons are due in a window."""
 
 _CAUGHT_UP = 1.25
 """A straggler has caught up if it takes less than this many times as long as the median of the
@@ -44,15 +44,18 @@ class PaceComparison:
         self.straggler: str | None = None
         """The straggler; None: no replica is known to be one."""
 
+    @property
+    def is_due(self) -> bool:
+        """Whether it is time for the next comparison."""
+        seconds = math.inf if not self._snapshots else self._clock() - self._snapshots[-1][0]
+        return seconds >= WINDOW_SECONDS / _SNAPSHOTS
+
     def add(self, efforts: Mapping[str, Effort]) -> str | None:
         """Take in what each replica has spent; return a sentence for people if that is news.
 
         A replica without an effort is absent. It is compared once it has one for a whole window.
         """
-        now = self._clock()
-        if self._snapshots and now - self._snapshots[-1][0] < WINDOW_SECONDS / _SNAPSHOTS:
-            return None
-        self._snapshots.append((now, efforts))
+        self._snapshots.append((self._clock(), efforts))
         while len(self._snapshots) > 1 and self._is_window(since=1):
             self._snapshots.popleft()
         return self._compare() if self._is_window(since=0) else None

@@ -8,7 +8,7 @@ from tfparallel_trainer import errors, user
 from tfparallel_trainer.contract import job_file
 from tfparallel_trainer.data import order
 from tfparallel_trainer.engines import engine, setup
-from tfparallel_trainer.engines.mesh import mesh_steps
+from tfparallel_trainer.engines.mesh import local_work, mesh_steps
 from tfparallel_trainer.objective import compilation, independence
 from tfparallel_trainer.objective.replica import Replica
 from tfparallel_trainer.reporting import console
@@ -61,9 +61,13 @@ class MeshRun(engine.RunTemplate):
             targets=engine_setup.training.targets(independence.POOL),
             say=self.context.out.say if self.context.settings.cluster.is_chief else None,
         )
-        synchronous = engine.Synchronous(
-            engine_setup.replicas, step, evaluator, engine_setup.evaluation
-        )
+        parts = engine_setup.replicas, step, evaluator, engine_setup.evaluation
+        synchronous = engine.Synchronous(*parts)
+        if not self.context.settings.cluster.alone:
+            work = local_work.LocalWork(
+                engine_setup.replicas, self.context.settings.cluster, engine_setup.training.wait
+            )
+            synchronous = local_work.ComparedSynchronous(*parts, work)
         self.barrier = synchronous.barrier
         return synchronous
 
