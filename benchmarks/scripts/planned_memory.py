@@ -4,27 +4,16 @@ A mesh is written as JSON, as in a job.
 """
 
 import math
-import pathlib
 import sys
-from collections.abc import Callable
-from typing import Any
 
-from benchmarks.models import planned
-from benchmarks.scripts import events
-from tfparallel_trainer import user
+from benchmarks.scripts import events, planned_model
 from tfparallel_trainer.contract import job_file
 from tfparallel_trainer.engines.split import plan_resolution
-from tfparallel_trainer.engines.split.model import recording, skeleton
 from tfparallel_trainer.engines.split.planning import hardware
 
 
 def main(batch, written):
-    functions: dict[str, Callable[..., Any]]
-    functions = {"build_model": planned.build_model, "compile_model": planned.compile_model}
-    module = user.Module(pathlib.Path(planned.__file__), functions)
-    model = skeleton.build(module, 0)
-    recorded = recording.record(model)
-    skeleton.compile_model(module, model)
+    model, recorded = planned_model.record()
     for mesh in map(job_file.Mesh.model_validate_json, written):
         cluster = hardware.DeviceCluster(processes=math.prod(mesh.axes.values()))
         resolved = plan_resolution.resolve(

@@ -6,17 +6,11 @@ A mesh is written as JSON, as in a job. Nodes are measured once for all of them,
 import dataclasses
 import json
 import math
-import pathlib
 import sys
-from collections.abc import Callable
-from typing import Any
 
 import tensorflow as tf
 
-from benchmarks.models import planned
-from benchmarks.scripts import events
-from tfparallel_trainer import user
-from tfparallel_trainer.engines.split.model import recording, skeleton
+from benchmarks.scripts import events, planned_model
 from tfparallel_trainer.engines.split.planning import (
     calibrate,
     choose,
@@ -29,12 +23,7 @@ from tfparallel_trainer.engines.split.planning import (
 
 def main(batch, written):
     tf.config.threading.set_inter_op_parallelism_threads(1)
-    functions: dict[str, Callable[..., Any]]
-    functions = {"build_model": planned.build_model, "compile_model": planned.compile_model}
-    module = user.Module(pathlib.Path(planned.__file__), functions)
-    model = skeleton.build(module, 0)
-    recorded = recording.record(model)
-    skeleton.compile_model(module, model)
+    model, recorded = planned_model.record()
     microbatch = max(1, batch // 2)
     times = calibrate.measure(recorded, microbatch)
     device = hardware.Device(update=calibrate.update(model.optimizer, recorded))
