@@ -15,7 +15,6 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator, Sequence
-from typing import Any
 
 from benchmarks import processes, restarts, results, steps
 from testing.operator import local_jobs
@@ -129,11 +128,11 @@ def _steps(folder: pathlib.Path) -> list[tuple[int, float]]:
     output = folder / "out/claims/c/job"
     begins = [
         int(record["step"])
-        for record in _records(output / outputs.TRAIN_LOG)
+        for record in processes.read_records(output / outputs.TRAIN_LOG)
         if record["event"] == outputs.TrainEvent.FIRST_STEP
     ]
     attempts: list[list[float]] = []
-    for record in _records(output / outputs.STEP_LOG):
+    for record in processes.read_records(output / outputs.STEP_LOG):
         if record["event"] == outputs.StepEvent.MODEL:
             attempts.append([])
         elif record["event"] == outputs.StepEvent.STEP:
@@ -143,10 +142,3 @@ def _steps(folder: pathlib.Path) -> list[tuple[int, float]]:
         for first, moments in zip(begins, attempts, strict=False)
         for number, moment in enumerate(moments, first)
     ]
-
-
-def _records(log: pathlib.Path) -> list[dict[str, Any]]:
-    if not log.exists():
-        return []
-    lines = log.read_text(encoding="utf-8").splitlines(keepends=True)
-    return [json.loads(line) for line in lines if line.endswith("\n")]

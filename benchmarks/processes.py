@@ -132,6 +132,14 @@ def read(output: pathlib.Path) -> list[Event]:
     return events
 
 
+def read_records(log: pathlib.Path) -> list[dict[str, Any]]:
+    """The records of a log that is being written, without a line that is not yet whole."""
+    if not log.exists():
+        return []
+    lines = log.read_text(encoding="utf-8").splitlines(keepends=True)
+    return [json.loads(line) for line in lines if line.endswith("\n")]
+
+
 @contextlib.contextmanager
 def group(
     command: Sequence[str],

@@ -8,7 +8,6 @@ gloo. All have a checkpoint of each epoch.
 import asyncio
 import contextlib
 import functools
-import json
 import os
 import pathlib
 import shutil
@@ -145,11 +144,11 @@ def make_job(
 
 def _steps(log: pathlib.Path) -> list[tuple[int, float]]:
     """Numbers of the steps, and when they ended, in seconds since 1970."""
-    if not log.exists():
-        return []
-    lines = log.read_text(encoding="utf-8").splitlines(keepends=True)
-    records = [json.loads(line) for line in lines if line.endswith("\n")]
-    return [(int(record["step"]), float(record["time"])) for record in records if "step" in record]
+    return [
+        (int(record["step"]), float(record["time"]))
+        for record in processes.read_records(log)
+        if "step" in record
+    ]
 
 
 def _torchrun(data: pathlib.Path, count: int) -> list[float]:
