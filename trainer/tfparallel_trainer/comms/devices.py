@@ -48,6 +48,12 @@ def cpu(cluster: tasks.Cluster) -> str:
     return f"{_process(cluster)}/device:CPU:0"
 
 
+def cpu_beside(device: str) -> str:
+    """Full name of the first CPU of the process that has a device."""
+    name = tf.DeviceSpec.from_string(device).replace(device_type="CPU", device_index=0)
+    return str(name.to_string())
+
+
 def _process(cluster: tasks.Cluster) -> str:
     task = cluster.task
     return "" if cluster.alone else f"/job:{task.role}/replica:0/task:{task.index}"

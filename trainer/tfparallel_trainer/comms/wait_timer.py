@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 import tensorflow as tf
 
-from tfparallel_trainer.comms import host_clock
+from tfparallel_trainer.comms import devices, host_clock
 
 
 class WaitTimer:
@@ -20,8 +20,7 @@ class WaitTimer:
 
     def __init__(self, device: str) -> None:
         """Begin with no time, for a rank with this device."""
-        host = tf.DeviceSpec.from_string(device).replace(device_type="CPU", device_index=0)
-        self._host = host.to_string()
+        self._host = devices.cpu_beside(device)
         with tf.device(self._host):
             self._sum = tf.Variable(0.0, trainable=False, dtype=tf.float64)
         self._subtract_now = tf.function(self._subtract, autograph=False)

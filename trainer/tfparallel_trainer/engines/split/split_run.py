@@ -10,7 +10,7 @@ import tensorflow as tf
 
 from tfparallel_trainer import errors
 from tfparallel_trainer.checkpoint import files
-from tfparallel_trainer.comms import agreement, shape
+from tfparallel_trainer.comms import agreement, devices, shape
 from tfparallel_trainer.contract import job_file, outputs, plan, progress
 from tfparallel_trainer.data import batch_division
 from tfparallel_trainer.engines import engine, model_agreement, setup
@@ -175,8 +175,7 @@ class SplitRun(engine.RunTemplate):
             return "the first process compares steps"
         if obstacle := single_process.find_obstacle(bare.count_params()):
             return obstacle
-        device = tf.DeviceSpec.from_string(self._devices[0])
-        processor = device.replace(device_type="CPU", device_index=0).to_string()
+        processor = devices.cpu_beside(self._devices[0])
         mesh, sample = self.context.mesh(), examples.sample()
         return single_process.build(self.context.module, mesh, processor, trainer.seed, sample)
 

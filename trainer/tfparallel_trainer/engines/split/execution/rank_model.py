@@ -9,7 +9,7 @@ import tensorflow as tf
 
 from tfparallel_trainer import user
 from tfparallel_trainer.checkpoint import shard, slots
-from tfparallel_trainer.comms import collectives, host_clock, shape
+from tfparallel_trainer.comms import collectives, devices, host_clock, shape
 from tfparallel_trainer.engines.split.execution import loss_head, update
 from tfparallel_trainer.engines.split.execution.state_sharding import StateSharding, VariableSlice
 from tfparallel_trainer.engines.split.layers import elementwise, layout
@@ -39,8 +39,7 @@ class Clock:
 
     def __init__(self, device: str) -> None:
         """Take the device of the rank; the time is that of its host's CPU."""
-        processor = tf.DeviceSpec.from_string(device).replace(device_type="CPU", device_index=0)
-        self.processor = processor.to_string()
+        self.processor = devices.cpu_beside(device)
         """The device that reads the clock."""
         with tf.device(self.processor):
             self._moment = tf.Variable(0.0, trainable=False, dtype=tf.float64, name="moment")
