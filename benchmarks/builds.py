@@ -23,8 +23,6 @@ from tfparallel_trainer.contract import outputs
 
 SERVER = "ps-0"
 _STEPS_BEFORE = 65
-_LIMIT_SECONDS = 300.0
-_AGAIN_SECONDS = 0.02
 
 
 def measure(other: pathlib.Path, size: results.Size) -> list[results.Result]:
@@ -67,12 +65,18 @@ def _sample(command: Sequence[str], workers: int, victim: str) -> list[float]:
         local_jobs.write(folder, restarts.make_job(mark, workers, servers=victim == SERVER))
         shutil.copy(processes.ROOT / "benchmarks/peers/job.py", folder)
         with _running(command, folder) as run:
-            _await_step(run, folder, _STEPS_BEFORE)
+
+            def reach(step: int) -> float:
+                return restarts.await_step(
+                    lambda: _read_steps(folder), step, run, folder / "printed"
+                )
+
+            reach(_STEPS_BEFORE)
             os.kill(_find_trainer(mark, victim), signal.SIGKILL)
             killed_at = time.time()
             # A step that had begun may still be written.
-            lost = max(step for step, moment in _steps(folder) if moment <= killed_at)
-            return [_await_step(run, folder, lost + 2) - killed_at]
+            lost = max(step for step, moment in _read_steps(folder) if moment <= killed_at)
+            return [reach(lost + 2) - killed_at]
 
 
 @contextlib.contextmanager
@@ -89,17 +93,6 @@ def _running(command: Sequence[str], folder: pathlib.Path) -> Iterator[subproces
     finally:
         run.terminate()
         run.wait()
-
-
-def _await_step(run: subprocess.Popen[bytes], folder: pathlib.Path, step: int) -> float:
-    """Wait for a step; return when it ended, in seconds since 1970."""
-    deadline = time.monotonic() + _LIMIT_SECONDS
-    while not (moments := [moment for number, moment in _steps(folder) if number >= step]):
-        if run.poll() is not None or time.monotonic() > deadline:
-            printed = (folder / "printed").read_text(errors="replace")
-            raise RuntimeError(f"the job did not reach step {step}: {printed[-2000:]}")
-        time.sleep(_AGAIN_SECONDS)
-    return moments[0]
 
 
 def _find_trainer(mark: str, replica: str) -> int:
@@ -120,7 +113,7 @@ def _read_task(pid: int) -> str:
     return f"{task['type']}-{task['index']}"
 
 
-def _steps(folder: pathlib.Path) -> list[tuple[int, float]]:
+def _read_steps(folder: pathlib.Path) -> list[tuple[int, float]]:
     """Numbers of the steps, and when they ended, in seconds since 1970.
 
     Logs of older builds have no numbers, but say with which step each attempt begins.

@@ -15,7 +15,8 @@ import signal
 import subprocess
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
+from typing import Any
 
 from benchmarks import processes, results, steps
 from benchmarks.peers import competitors, workloads
@@ -30,11 +31,12 @@ TARGET = 0.45
 """Of the time with new processes."""
 TORCHRUN_TARGET = 0.5
 """Of torchrun's time."""
+STEP_LOG = f"out/claims/c/job/{outputs.STEP_LOG}"
 _AFTER_CHECKPOINT = 5
 """Steps after a checkpoint when a trainer is killed: those are lost."""
-_LIMIT_SECONDS = 300.0
+_LIMIT_SECONDS = 600.0
 _AGAIN_SECONDS = 0.02
-_NEW_PROCESS = ("env",)
+NEW_PROCESSES = ("env",)
 """A program that starts a replica's command. A replica that it starts has no agent."""
 
 
@@ -52,7 +54,7 @@ def _in_place(workers: int, repeats: int) -> results.Result:
         TARGET,
         *steps.in_turns(
             functools.partial(_ours, workers),
-            functools.partial(_ours, workers, wrapper=_NEW_PROCESS),
+            functools.partial(_ours, workers, wrapper=NEW_PROCESSES),
             repeats,
         ),
         "new processes",
@@ -84,41 +86,68 @@ def _ours(workers: int, wrapper: tuple[str, ...] = ()) -> list[float]:
 async def _kill_one(folder: pathlib.Path, workers: int, wrapper: tuple[str, ...]) -> float:
     """Run a job, kill the trainer of its last worker, and return the seconds to a new step."""
     mark = local_jobs.new_mark()
-    log = folder / "out" / "claims" / "c" / "job" / outputs.STEP_LOG
-    wrappers = {f"worker-{index}": wrapper for index in range(workers)} if wrapper else {}
     shutil.copy(processes.ROOT / "benchmarks/peers/job.py", folder)
-    job_source = source.read(local_jobs.write(folder, make_job(mark, workers, verify="Off")))
+    async with running(folder, make_job(mark, workers, verify="Off"), wrapper) as reach:
+        await reach(workloads.MODELS[MODEL].steps + _AFTER_CHECKPOINT)
+        os.kill(local_jobs.chain(mark, workers - 1)[-1], signal.SIGKILL)
+        killed_at = time.time()
+        # A step that had begun may still be written.
+        lost = max(step for step, moment in read_steps(folder / STEP_LOG) if moment <= killed_at)
+        return await reach(lost + 2) - killed_at
+
+
+@contextlib.asynccontextmanager
+async def running(
+    folder: pathlib.Path, job: Mapping[str, Any], wrapper: tuple[str, ...] = ()
+) -> AsyncIterator[Callable[[int], Awaitable[float]]]:
+    """Run a job of workers, and end it as a user does.
+
+    Gives a function that waits for a step, and returns when it ended, in seconds since 1970.
+    """
     recorder = local_jobs.RecordingWatcher()
-    running = asyncio.create_task(
+    replicas = job["spec"]["tfReplicaSpecs"]["Worker"]["replicas"]
+    wrappers = {f"worker-{index}": wrapper for index in range(replicas)} if wrapper else {}
+    job_source = source.read(local_jobs.write(folder, job))
+    run = asyncio.create_task(
         local_run.run(job_source, folder / "out", recorder, wrappers=wrappers)
     )
     deadline = time.monotonic() + _LIMIT_SECONDS
 
     async def reach(step: int) -> float:
-        while not (moments := [moment for number, moment in _steps(log) if number >= step]):
-            if running.done() or time.monotonic() > deadline:
+        log = folder / STEP_LOG
+        while not (moments := [moment for number, moment in read_steps(log) if number >= step]):
+            if run.done() or time.monotonic() > deadline:
                 raise RuntimeError(f"the job did not reach step {step}: {recorder.lines[-20:]}")
             await asyncio.sleep(_AGAIN_SECONDS)
         return moments[0]
 
     try:
-        await reach(workloads.MODELS[MODEL].steps + _AFTER_CHECKPOINT)
-        os.kill(local_jobs.chain(mark, workers - 1)[-1], signal.SIGKILL)
-        killed_at = time.time()
-        # A step that had begun may still be written.
-        lost = max(step for step, moment in _steps(log) if moment <= killed_at)
-        return await reach(lost + 2) - killed_at
+        yield reach
     finally:
-        if not running.done():
+        if not run.done():
             signal.raise_signal(signal.SIGTERM)  # as a user ends it
-        await running
+        await run
 
 
 def make_job(
-    mark: str, workers: int, *, servers: bool = False, **trainer: object
-) -> dict[str, object]:
-    """Return a job whose processes have a mark; `servers` gives it a parameter server."""
-    variables = {
+    mark: str,
+    workers: int,
+    variables: Mapping[str, str] | None = None,
+    *,
+    servers: bool = False,
+    **trainer: object,
+) -> dict[str, Any]:
+    """Return a job whose processes have a mark.
+
+    Args:
+        mark: the value of their variable.
+        workers: how many.
+        variables: further ones of the processes.
+        servers: whether the job has a parameter server and a chief.
+        trainer: fields of `trainer` that differ.
+    """
+    all_variables = {
+        **(variables or {}),
         local_jobs.MARK: mark,
         environment.STEP_LOG: "1",
         "BENCHMARK_MODEL": MODEL,
@@ -126,23 +155,23 @@ def make_job(
         "OMP_NUM_THREADS": "1",
         "TF_NUM_INTRAOP_THREADS": "1",
     }
-    listed = [{"name": name, "value": value} for name, value in variables.items()]
+    listed = [{"name": name, "value": value} for name, value in all_variables.items()]
     template = {"spec": {"containers": [{"name": "tensorflow", "env": listed}]}}
     roles: dict[str, object] = {"Worker": {"replicas": workers, "template": template}}
     if servers:
         roles |= {"Chief": {"template": template}, "PS": {"template": template}}
     model = workloads.MODELS[MODEL]
-    trainer |= {
+    trainer = {
         "module": "job.py",
         "source": {"configMap": {"name": "code"}},
         "epochs": 1000,
         "globalBatchSize": model.batch,
         "checkpoint": {"claim": "c", "everySteps": model.steps},
-    }
+    } | trainer
     return local_jobs.job(roles, trainer=trainer)
 
 
-def _steps(log: pathlib.Path) -> list[tuple[int, float]]:
+def read_steps(log: pathlib.Path) -> list[tuple[int, float]]:
     """Numbers of the steps, and when they ended, in seconds since 1970."""
     return [
         (int(record["step"]), float(record["time"]))
@@ -154,12 +183,17 @@ def _steps(log: pathlib.Path) -> list[tuple[int, float]]:
 def _torchrun(data: pathlib.Path, count: int) -> list[float]:
     """Run torchrun, kill its last worker, and return the seconds to a new step."""
     with tempfile.TemporaryDirectory() as name, _elastic(data, pathlib.Path(name), count) as agent:
-        log = pathlib.Path(name) / "steps.jsonl"
-        _await_step(log, workloads.MODELS[MODEL].steps + _AFTER_CHECKPOINT, agent)
+        folder = pathlib.Path(name)
+        log = folder / "steps.jsonl"
+
+        def reach(step: int) -> float:
+            return await_step(lambda: read_steps(log), step, agent, folder / "output")
+
+        reach(workloads.MODELS[MODEL].steps + _AFTER_CHECKPOINT)
         os.kill(_find_worker(agent.pid, count - 1), signal.SIGKILL)
         killed_at = time.time()
-        lost = max(step for step, moment in _steps(log) if moment <= killed_at)
-        return [_await_step(log, lost + 2, agent) - killed_at]
+        lost = max(step for step, moment in read_steps(log) if moment <= killed_at)
+        return [reach(lost + 2) - killed_at]
 
 
 @contextlib.contextmanager
@@ -202,11 +236,27 @@ def _find_worker(agent: int, rank: int) -> int:
     raise RuntimeError(f"torchrun has no process of rank {rank}")
 
 
-def _await_step(log: pathlib.Path, step: int, agent: subprocess.Popen[bytes]) -> float:
+def await_step(
+    read: Callable[[], list[tuple[int, float]]],
+    step: int,
+    run: subprocess.Popen[bytes],
+    printed: pathlib.Path,
+) -> float:
+    """Wait for a step of a program.
+
+    Args:
+        read: returns numbers of the steps that have ended, and when, in seconds since 1970.
+        step: its number.
+        run: the program.
+        printed: what it has printed, for the message if it ends before.
+
+    Returns:
+        When the step ended, in seconds since 1970.
+    """
     deadline = time.monotonic() + _LIMIT_SECONDS
-    while not (moments := [moment for number, moment in _steps(log) if number >= step]):
-        if agent.poll() is not None or time.monotonic() > deadline:
-            output = (log.parent / "output").read_text(errors="replace")
-            raise RuntimeError(f"torchrun did not reach step {step}: {output[-2000:]}")
+    while not (moments := [moment for number, moment in read() if number >= step]):
+        if run.poll() is not None or time.monotonic() > deadline:
+            text = printed.read_text(errors="replace")
+            raise RuntimeError(f"{run.args!r} did not reach step {step}: {text[-2000:]}")
         time.sleep(_AGAIN_SECONDS)
     return moments[0]
