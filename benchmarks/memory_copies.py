@@ -22,6 +22,8 @@ _WINDOWS = 21
 """The first two are not counted."""
 _MODULE = "copied_job.py"
 _NEVER = 1_000_000
+_POLL_SECONDS = 2.0
+"""How often the log is read, which takes time of the steps that are measured."""
 
 
 def measure(size: results.Size) -> list[results.Result]:
@@ -69,11 +71,12 @@ def _compare_memory(ours: Sequence[int], theirs: Sequence[int]) -> results.Resul
 
 
 async def _time_steps(window: int, windows: int) -> list[float]:
-    """Run a job for so many windows; return the seconds of a step of each."""
+    """Run a job for a number of windows; return the mean seconds of a step in each."""
     with tempfile.TemporaryDirectory() as name:
         folder = pathlib.Path(name)
+        _, job = _make_job(folder, window)
         # The first window begins with the second step.
-        async with restarts.running(folder, _make_job(folder, window)[1]) as reach:
+        async with restarts.running(folder, job, poll=_POLL_SECONDS) as reach:
             await reach(window * windows + 1)
             moments = dict(restarts.read_steps(folder / restarts.STEP_LOG))
     edges = [moments[step] for step in range(1, window * windows + 2, window)]

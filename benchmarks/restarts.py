@@ -98,11 +98,16 @@ async def _kill_one(folder: pathlib.Path, workers: int, wrapper: tuple[str, ...]
 
 @contextlib.asynccontextmanager
 async def running(
-    folder: pathlib.Path, job: Mapping[str, Any], wrapper: tuple[str, ...] = ()
+    folder: pathlib.Path,
+    job: Mapping[str, Any],
+    wrapper: tuple[str, ...] = (),
+    *,
+    poll: float = _AGAIN_SECONDS,
 ) -> AsyncIterator[Callable[[int], Awaitable[float]]]:
     """Run a job of workers, and end it as a user does.
 
-    Gives a function that waits for a step, and returns when it ended, in seconds since 1970.
+    Gives a function that waits for a step, and returns when it ended, in seconds since 1970. It
+    reads the whole log each `poll` seconds, which takes the longer the more steps it has.
     """
     recorder = local_jobs.RecordingWatcher()
     replicas = job["spec"]["tfReplicaSpecs"]["Worker"]["replicas"]
@@ -118,7 +123,7 @@ async def running(
         while not (moments := [moment for number, moment in read_steps(log) if number >= step]):
             if run.done() or time.monotonic() > deadline:
                 raise RuntimeError(f"the job did not reach step {step}: {recorder.lines[-20:]}")
-            await asyncio.sleep(_AGAIN_SECONDS)
+            await asyncio.sleep(poll)
         return moments[0]
 
     try:

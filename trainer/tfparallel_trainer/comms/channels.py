@@ -19,8 +19,8 @@ _KEY = 1 << 14
 _WORD = np.dtype(np.int32)
 _SMALL_BYTES = 256 << 10
 _LARGE_BYTES = 1 << 20
-"""glibc keeps a few blocks of the largest size for each thread that has freed one: with messages of
-4 MiB, that was 130 MB."""
+"""Of a long message. glibc keeps memory of messages for each thread that has freed some: of 4 MiB,
+that was 130 MB in a trainer."""
 _LENGTH_BYTES = 8
 """The first message begins with the number of bytes of the whole content."""
 
