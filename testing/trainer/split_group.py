@@ -32,6 +32,9 @@ key has seen."""
 class Counting(collectives.Communicator):
     """Notes the bytes that a rank brings to each operation while it is traced."""
 
+    has_fast_pairs = False
+    """An assignment counts what an all-to-all brings; pairs do not send what a rank keeps."""
+
     def __init__(self, key: int, size: int, index: int, device: str) -> None:
         super().__init__(key, size, index, device)
         self.brought: list[int] = []
@@ -263,10 +266,9 @@ def _split(
             leaving=tensors,
             same_dropout=True,
         )
-        whole = {
-            tensor: sharded.unsharded(plan, tensor, part.tensors[tensor], rank.groups)
-            for tensor in tensors
-        }
+        whole = sharded.outputs(
+            plan, {tensor: part.tensors[tensor] for tensor in tensors}, rank.groups
+        )
         outputs = [whole[tensor] for tensor in model_graph.output_tensors()]
         target = _target(outputs)
     return RankResult(outputs, _gradients(model_graph, tape, target, variables), part.changed)

@@ -65,7 +65,8 @@ def main(device_count: int) -> None:
                     groups[number],
                 )
                 part = sharded.run_nodes(plan, *arguments, leaving=[output])
-                whole = sharded.unsharded(plan, output, part.tensors[output], groups[number])
+                outputs = {output: part.tensors[output]}
+                whole = sharded.outputs(plan, outputs, groups[number])[output]
             loss = tf.reduce_sum(whole**3)
         gradients = tape.gradient(loss, values_by_key)
         parts = [

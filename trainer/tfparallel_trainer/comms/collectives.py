@@ -142,6 +142,14 @@ class Communicator:
         self._program = program
         self._position = variant << _VARIANT_BITS
 
+    @property
+    def has_fast_pairs(self) -> bool:
+        """Whether `send_receive` exchanges tensors faster than `all_to_all`.
+
+        Pairs never use NCCL.
+        """
+        return self._hint is not Hint.NCCL and self.size <= shape.MAX_PAIRED
+
     def sum(self, tensor: tf.Tensor) -> tf.Tensor:
         """All-reduce (sum) a tensor of the same shape and type on every member."""
         if self.size == 1:

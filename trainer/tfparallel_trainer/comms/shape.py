@@ -113,6 +113,12 @@ class MeshShape:
             axis, (*range(first, first + stride * degree, stride),), self._key(earlier + number)
         )
 
+    def ranks_of_stage(self, stage: int) -> tuple[int, ...]:
+        """The ranks that run a stage."""
+        return tuple(
+            rank for rank in range(self.size) if self.coordinates(rank)[Axis.STAGE] == stage
+        )
+
     def other_key(self, number: int) -> int:
         """The group key of another set of ranks than those along an axis; `number` is from 0."""
         return self._key(sum(self._keys(axis) for axis in _AXES) + number)

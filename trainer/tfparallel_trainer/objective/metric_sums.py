@@ -176,6 +176,17 @@ def check(model: Any, forward: Callable[[], Any], sample: Any) -> None:
             )
 
 
+def are_of_keras(model: Any) -> bool:
+    """Whether all compiled metrics of a model are Keras' own, and so are their functions."""
+    compiled = [
+        own_metric for metric in model.metrics for own_metric in getattr(metric, "metrics", ())
+    ]
+    functions = [metric._fn for metric in compiled if hasattr(metric, "_fn")]
+    modules = [*(type(metric).__module__ for metric in compiled)]
+    modules += [getattr(function, "__module__", "") for function in functions]
+    return all(module.startswith("keras.") for module in modules)
+
+
 def _of_users(metrics: Iterable[Any]) -> list[Any]:
     """The metrics whose class is not Keras' own."""
     return [metric for metric in metrics if not type(metric).__module__.startswith("keras.")]

@@ -47,16 +47,20 @@ def lay(data: st.DataObject, dims: tuple[int, ...], degrees: dict[shape.Axis, in
     degrees=st.sampled_from([{SPATIAL: 1, TENSOR: 3}, {SPATIAL: 2, TENSOR: 2}]),
     rank=st.integers(2, 4),
     dtype=st.sampled_from(["float64", "bool", "bfloat16"]),
+    in_pairs=st.booleans(),
     data=st.data(),
 )
 def test_resharding_keeps_the_tensor_and_its_gradient(
-    degrees: dict[shape.Axis, int], rank: int, dtype: str, data: st.DataObject
+    degrees: dict[shape.Axis, int], rank: int, dtype: str, in_pairs: bool, data: st.DataObject
 ) -> None:
     dims = (2, *(data.draw(st.integers(3, 6)) for _ in range(rank - 1)))
     before, after = lay(data, dims, degrees), lay(data, dims, degrees)
     whole = tf.cast(np.random.default_rng(1).integers(0, 2, dims), dtype)
     upstream = tf.cast(np.random.default_rng(2).integers(0, 9, dims), dtype)
     members = split_group.ranks(degrees)
+    for member in members:
+        for group in member.groups.values():
+            group.has_fast_pairs = in_pairs
 
     def run(member: split_group.Rank) -> Any:
         part = whole[before.part(member.coordinates)]
@@ -77,7 +81,8 @@ def test_resharding_keeps_the_tensor_and_its_gradient(
     costs = communication.resharding(dims, dtype, before, after, dtype != "bool")
     total = split_traffic.brought(costs, 1)
     byte_counts = {member.brought() for member in members}
-    assert byte_counts == {total} if degrees[SPATIAL] == 1 else max(byte_counts) <= total
+    is_exact = degrees[SPATIAL] == 1 and not in_pairs
+    assert byte_counts == {total} if is_exact else max(byte_counts) <= total
 
 
 BOTH = {SPATIAL: 2, TENSOR: 2}
@@ -188,6 +193,25 @@ def test_what_is_asked_to_be_whole_is() -> None:
     plan = split_group.assign(model_graph, {TENSOR: 2}, {"wide": "replicated", "narrow": "row"})
     assert [choice.sharding for choice in plan.choices[1:]] == ["replicated", "row"]
     assert "wide is replicated: this was asked for." in split_traffic.replicated(plan)
+
+
+def test_a_divided_output_is_exchanged_for_the_loss_and_its_gradient_back() -> None:
+    def build() -> Any:
+        first = keras.Input((6,))
+        return keras.Model(first, LAYERS.Dense(8, name="out")(split_group.Source()(first)))
+
+    def for_loss(degrees: dict[shape.Axis, int], sharding: str) -> list[tuple[Any, Any, int]]:
+        replica.forget_names()
+        plan = split_group.assign(recording.record(build()), degrees, {"out": sharding})
+        (*_, last) = plan.choices
+        return [(cost.kind, cost.work, cost.brought(10)) for cost in last.for_loss]
+
+    size = 10 * 4 * 8  # ten examples of four units each, in float64
+    exchange, gather = communication.CollectiveKind.EXCHANGE, communication.CollectiveKind.GATHER
+    both = [(exchange, work, size) for work in schedule.Pass]
+    assert for_loss({TENSOR: 2}, "column") == both
+    assert for_loss({TENSOR: 2}, "replicated") == []
+    assert for_loss(BOTH, "column") == [(gather, schedule.Pass.FORWARD, size)]
 
 
 @pytest.mark.parametrize(

@@ -37,7 +37,8 @@ def drawn(model_graph: Any, values: dict[str, Any], ranks: int) -> tuple[Any, li
             plan, model_graph.nodes, inputs, weights, True, rank.groups, leaving=tensors
         )
         (number,) = tensors
-        return sharded.unsharded(plan, number, part.tensors[number], rank.groups), part.changed
+        gathered = sharded.outputs(plan, {number: part.tensors[number]}, rank.groups)
+        return gathered[number], part.changed
 
     results = split_group.together(split_group.ranks({TENSOR: ranks}), run)
     return np.array(results[0][0]), [changed for _, changed in results]

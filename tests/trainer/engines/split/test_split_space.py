@@ -209,7 +209,7 @@ def _gradients(
         part = sharded.run_nodes(
             plan, nodes, {0: tf.constant(images)}, variables, True, member.groups, leaving=[output]
         )
-        logits = sharded.unsharded(plan, output, part.tensors[output], member.groups)
+        logits = sharded.outputs(plan, {output: part.tensors[output]}, member.groups)[output]
         loss = tf.reduce_mean(tf.nn.sparse_softmax_cross_entropy_with_logits(labels, logits))
     return loss, tape.gradient(loss, variables)
 

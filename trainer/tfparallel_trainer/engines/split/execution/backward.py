@@ -304,8 +304,11 @@ class TrainingWorker(stage_worker.StageWorker):
             denominator = self._batch_denominators[self.rank.head.terms.index(term)]
             scale = tf.math.divide_no_nan(scale, denominator)
         elif term.divided and self._division is not loss_head.LossDivision.LAST:
-            share = len(self._rows[microbatch]) / sum(self._workload.shares)
-            scale = scale * share / fraction.denominator
+            examples = len(self._rows[microbatch])
+            cut = self.rank.loss_cut(examples) if term.output else None
+            if cut is not None:
+                examples = cut.sizes[self.rank.coordinates[cut.axis]]
+            scale = scale * examples / sum(self._workload.shares) / fraction.denominator
         return tf.cast(scale, fraction.numerator.dtype)
 
     def _name_adding(self) -> str:

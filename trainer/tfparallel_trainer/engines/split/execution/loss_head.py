@@ -15,8 +15,9 @@ import numpy as np
 import tensorflow as tf
 
 from tfparallel_trainer import errors, user
-from tfparallel_trainer.comms import collectives
+from tfparallel_trainer.comms import collectives, shape
 from tfparallel_trainer.data import nest
+from tfparallel_trainer.engines.split.layers import assignment
 from tfparallel_trainer.engines.split.model import graph, interpreter
 from tfparallel_trainer.engines.split.model import skeleton as skeletons
 from tfparallel_trainer.objective import (
@@ -202,6 +203,29 @@ def _identities(skeleton: Any, model: graph.Graph) -> Any:
 
     identities = keras.tree.map_structure(output_of, model.output_structure)
     return keras.Model(inputs, identities)
+
+
+def axis_of_examples(
+    compiled_head: replica.Replica, plan: assignment.Assignment
+) -> shape.Axis | None:
+    """Return the axis whose ranks divide the examples of a microbatch for the loss and the metrics.
+
+    If one axis shards all outputs, an all-to-all gives each of its ranks whole outputs of some
+    examples. To gather them would let each rank keep all outputs, and compute the same loss. Only
+    Keras' own losses and metrics are known to take each example by itself.
+    """
+    model = plan.model
+    axes = [axis for axis, degree in plan.degrees.items() if degree > 1]
+    if len(axes) != 1:
+        return None
+    tensors = [model.tensors[number] for number in model.output_tensors()]
+    is_sharded = all(axes[0] in plan.layouts[output.tensor].axes for output in model.outputs)
+    by_example = all((tensor.batch, tensor.rows) == (0, 1) for tensor in tensors) and all(
+        term.is_by_example for term in compiled_head.terms if term.output
+    )
+    if is_sharded and by_example and metric_sums.are_of_keras(compiled_head.model):
+        return axes[0]
+    return None
 
 
 class LossDivision(enum.Enum):

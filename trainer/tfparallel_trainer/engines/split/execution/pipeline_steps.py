@@ -243,9 +243,8 @@ class PipelineEvaluator(evaluate.Evaluator):
         for worker in workers.values():
             with worker.ordering.compute():
                 done.append(tf.no_op())
-                if worker.rank.is_first:
-                    sums = [tf.stack(worker.numerators), tf.stack(worker.denominators)]
-                    totals.append(tf.stack(sums))
+                sums = [tf.stack(worker.numerators), tf.stack(worker.denominators)]
+                totals.append(tf.stack(sums))
         # TensorFlow prunes what a rank only sends, unless an operation waits for it. `add_n` of one
         # tensor, as when no rank here reports a loss, creates no operation.
         with tf.control_dependencies(done):

@@ -82,6 +82,8 @@ class RankModel:
     """The initial values of the variables of random layers (two integers: seed and counter)."""
     head: replica.Replica
     """The compiled loss and metrics. Only the last stage computes them."""
+    loss_axis: shape.Axis | None
+    """The axis whose ranks divide examples for the loss, as `loss_head.axis_of_examples` tells."""
     replicas: tuple[int, ...]
     """The communicator of the ranks along the data axis, itself included."""
     state: Mapping[str, StateSharding]
@@ -114,13 +116,20 @@ class RankModel:
 
     @property
     def reports_loss(self) -> bool:
-        """Whether it reports the loss and the metrics: of ranks that compute the same, one does."""
-        return self.is_last and self.is_first
+        """Whether it reports metrics: of ranks that compute the same, one does."""
+        return self.is_last and (self.is_first or self.loss_axis is not None)
 
     @property
     def is_first(self) -> bool:
         """Whether it is the first of the ranks that split the same layers."""
         return not any(self.coordinates[axis] for axis in layout.AXES)
+
+    def loss_cut(self, examples: int) -> layout.Cut | None:
+        """How ranks divide the examples of a microbatch for the loss; None: each computes all."""
+        ranks = 1 if self.loss_axis is None else self.groups[self.loss_axis].size
+        if self.loss_axis is None or examples < ranks:
+            return None
+        return layout.even(self.loss_axis, examples, ranks)
 
     def kind(self, key: str, gradient: Any) -> Kind:
         """The kind of a weight's gradient, from the nodes of this rank."""
@@ -227,6 +236,7 @@ def build(
             rows=_table_rows(partition.model, stage.nodes),
             seeds=seeds,
             head=compiled,
+            loss_axis=loss_head.axis_of_examples(compiled, partition.plan),
             replicas=data.ranks,
             state=state,
             updated=updated,

@@ -139,7 +139,8 @@ class StageWorker:
             }
             self._microbatches = self._divide_batch()
         self.numerators = [tf.zeros((), tf.float64) for _ in rank.head.terms]
-        of_examples = float(self.examples if rank.is_last else 0)
+        """What the rank adds to the loss: for each term, over the examples so far."""
+        of_examples = float(self.examples if rank.is_last and rank.is_first else 0)
         self.denominators = [*self.numerators[1:], tf.constant(of_examples, tf.float64)]
 
     def take_message(self, address: Address) -> tf.Tensor:
@@ -313,6 +314,8 @@ class StageWorker:
             message = programs.Message(schedule.Pass.FORWARD, transfer.tensor, microbatch)
             self._messages[transfer, message] = sent[transfer.tensor]
         for term, fraction in terms:
+            if not self._counts(term, work.examples):
+                continue
             index = self.rank.head.terms.index(term)
             self.numerators[index] += tf.cast(fraction.numerator, tf.float64)
             if term.output:
@@ -437,7 +440,9 @@ class StageWorker:
         """Return a segment's terms of the loss over a microbatch; updates the metrics."""
         terms: list[Counted] = []
         if segment.is_last and self.rank.is_last:
-            fractions = self._of_outputs(arguments["targets"], part, counts_metrics=counts_metrics)
+            fractions = self._of_outputs(
+                work.examples, arguments["targets"], part, counts_metrics=counts_metrics
+            )
             terms += zip(self.rank.head.terms, fractions, strict=False)
         if part.added_losses:
             kind = keras.config.floatx()
@@ -449,25 +454,37 @@ class StageWorker:
         return terms
 
     def _of_outputs(
-        self, targets: Any, part: interpreter.Part, *, counts_metrics: bool
+        self, examples: int, targets: Any, part: interpreter.Part, *, counts_metrics: bool
     ) -> list[loss.Fraction]:
         compiled_head, model = self.rank.head, self._partition.model
-        y, weight = targets
-        tensors = {
-            number: sharded.unsharded(
-                self._partition.plan, number, part.tensors[number], self.rank.groups
+        tensors = {number: part.tensors[number] for number in model.output_tensors()}
+        cut = self.rank.loss_cut(examples)
+        if self.rank.groups:
+            tensors = sharded.outputs(
+                self._partition.plan,
+                tensors,
+                self.rank.groups,
+                cut,
+                self.effects.constant_tensors,
             )
-            for number in model.output_tensors()
-        }
+        if cut is not None:
+            rows = cut.rows(self.rank.coordinates[cut.axis])
+            targets = nest.convert(lambda leaf: leaf[rows], targets)
+        y, weight = targets
         masked = {
             output.tensor: interpreter.marked(tensors[output.tensor], tensors[output.mask])
             for output in model.outputs
             if output.mask is not None
         }
         y_pred = interpreter.outputs_of(model, {**tensors, **masked})
-        if counts_metrics:
+        if counts_metrics and (self.rank.is_first or cut is not None):
             compiled_head.model.compute_metrics(None, y, y_pred, weight)
         return loss.fractions(compiled_head.terms, compiled_head.outputs, y, y_pred, weight)
+
+    def _counts(self, term: loss.Term, examples: int) -> bool:
+        """Whether the rank counts a term of a microbatch: of ranks that compute the same, one."""
+        divided = bool(term.output) and self.rank.loss_cut(examples) is not None
+        return self.rank.is_first or divided
 
     def _seeds(self, draw: tf.Tensor) -> dict[str, tf.Tensor]:
         """Seeds of a step, microbatch and place along the data axis."""

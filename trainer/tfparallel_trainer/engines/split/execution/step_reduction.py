@@ -265,10 +265,7 @@ class Reduction:
             if variable.regularizer is not None and rank.owns(key)
         }
         penalty = worker.penalty(owned)
-        numbers = tf.stack([*worker.denominators, *worker.numerators])
-        if not rank.is_first:  # others compute the same
-            numbers = tf.zeros_like(numbers)
-        numbers = tf.concat([numbers, [penalty]], 0)
+        numbers = tf.stack([*worker.denominators, *worker.numerators, penalty])
         signals = self._signals if worker is self._first else tf.zeros_like(self._signals)
         return tf.concat([numbers, signals, worker.timings()], 0)
 

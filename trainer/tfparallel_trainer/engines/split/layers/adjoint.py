@@ -5,6 +5,7 @@ sharded likewise. So the adjoint of slicing is an all-gather, and conversely. Th
 correspond to the mappings of Megatron-LM.
 """
 
+import itertools
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -150,15 +151,40 @@ def _exchanged(
 ) -> tf.Tensor:
     (old_dimension, old), (new_dimension, new) = before, after
     carried = tf.cast(shard, communication.carried(shard.dtype.name))
-    parts = tf.split(_padded(carried, old_dimension, old, group.index), new.sizes, new_dimension)
-    outgoing = [_padded(part, new_dimension, new, index) for index, part in enumerate(parts)]
-    received = tf.unstack(group.all_to_all(tf.stack(outgoing)), group.size)
-    rows = [
-        _rows(part, old_dimension, size) for part, size in zip(received, old.sizes, strict=True)
-    ]
-    return tf.cast(
-        _rows(tf.concat(rows, old_dimension), new_dimension, new.sizes[group.index]), shard.dtype
-    )
+    parts = tf.split(carried, new.sizes, new_dimension)
+    if group.has_fast_pairs and parts[group.index].shape.is_fully_defined():
+        rows = _exchanged_in_pairs(group, parts, old_dimension, old)
+    else:
+        outgoing = [
+            _padded(_padded(part, old_dimension, old, group.index), new_dimension, new, index)
+            for index, part in enumerate(parts)
+        ]
+        received = tf.unstack(group.all_to_all(tf.stack(outgoing)), group.size)
+        rows = [
+            _rows(_rows(part, old_dimension, size), new_dimension, new.sizes[group.index])
+            for part, size in zip(received, old.sizes, strict=True)
+        ]
+    return tf.cast(tf.concat(rows, old_dimension), shard.dtype)
+
+
+def _exchanged_in_pairs(
+    group: collectives.Communicator, parts: Sequence[tf.Tensor], dimension: int, cut: layout.Cut
+) -> list[tf.Tensor]:
+    """Send each rank its part, and return those from all ranks, in their order."""
+    kept = parts[group.index]
+    routes = list(itertools.permutations(range(group.size), 2))
+    outgoing, shapes = {}, {}
+    for index, (source, target) in enumerate(routes):
+        if source == group.index:
+            outgoing[index] = parts[target]
+        elif target == group.index:
+            shapes[index] = [*kept.shape]
+            shapes[index][dimension] = cut.sizes[source]
+    received, sent = group.send_receive(routes, outgoing, shapes, kept.dtype)
+    rows = {routes[index][0]: part for index, part in received.items()}
+    with tf.control_dependencies(sent):
+        rows[group.index] = tf.identity(kept)
+    return [rows[source] for source in range(group.size)]
 
 
 def _padded(tensor: tf.Tensor, dimension: int, cut: layout.Cut, index: int) -> tf.Tensor:

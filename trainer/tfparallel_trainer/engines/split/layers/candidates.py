@@ -29,8 +29,8 @@ class Choice:
     resharding: tuple[communication.Traffic, ...]
     """The cost of converting its inputs to the layouts that it needs. An input costs nothing if it
     was converted to the same layout for an earlier node."""
-    gathering: tuple[communication.Traffic, ...]
-    """The cost of gathering those of its outputs that are outputs of the model, for the loss."""
+    for_loss: tuple[communication.Traffic, ...]
+    """The cost of converting those of its outputs that are outputs of the model, for the loss."""
     why: str
     """Why it is replicated: rules failed or are missing; else empty."""
 
@@ -165,10 +165,10 @@ class Candidates:
             if (tensor, target) not in context.converted
             for traffic in self._resharding(tensor, context.layouts[tensor], target)
         ]
-        gathering = [
+        for_loss = [
             traffic
             for tensor in self._outputs.intersection(node.outputs)
-            for traffic in self._resharding(tensor, gives[tensor], self._whole_layout(tensor))
+            for traffic in self._for_loss(tensor, gives[tensor])
         ]
         # A rule does not know the number of rows of an example in the node.
         rows = self._model.tensors[node.inputs[0]].rows_of_example if node.inputs else 1
@@ -181,7 +181,7 @@ class Candidates:
                 key: split.variables.get(key) or self._unsplit(key) for key in node.variables
             },
             resharding=tuple(resharding),
-            gathering=tuple(gathering),
+            for_loss=tuple(for_loss),
             why=why,
         )
 
@@ -196,6 +196,18 @@ class Candidates:
                 tensor.shape, tensor.dtype, before, after, number in self._trained
             )
         ]
+
+    def _for_loss(self, number: int, before: layout.Layout) -> list[communication.Traffic]:
+        """The cost of converting an output for one of Keras' own losses."""
+        tensor = self._model.tensors[number]
+        axes = [axis for axis in layout.AXES if self._degrees.get(axis, 1) > 1]
+        if before.is_whole or len(axes) > 1 or (tensor.batch, tensor.rows) != (0, 1):
+            return self._resharding(number, before, self._whole_layout(number))
+        return list(
+            communication.to_examples(
+                tensor.shape, tensor.dtype, before, axes[0], number in self._trained
+            )
+        )
 
     def _unsplit(self, key: str) -> registry.Shard:
         return registry.Shard(layout.whole(len(self._model.variables[key].shape)))

@@ -70,6 +70,23 @@ def carried(dtype: str) -> str:
     )
 
 
+def to_examples(
+    tensor: Sequence[int | None], dtype: str, before: layout.Layout, axis: Axis, has_gradient: bool
+) -> tuple[Traffic, ...]:
+    """The cost of giving each rank of an axis all of some examples, of a tensor that it cuts."""
+    passes = [schedule.Pass.FORWARD, *([schedule.Pass.BACKWARD] if has_gradient else [])]
+    return tuple(
+        Traffic(
+            kind=CollectiveKind.EXCHANGE,
+            axis=axis,
+            work=work,
+            shape=before.largest(tensor),
+            dtype=carried(dtype),
+        )
+        for work in passes
+    )
+
+
 def resharding(
     tensor: Sequence[int | None],
     dtype: str,

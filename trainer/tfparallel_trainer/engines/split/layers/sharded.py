@@ -97,17 +97,34 @@ def _with_sizes(local: registry.Local, outputs: Sequence[Any]) -> dict[int, Any]
     return parts
 
 
-def unsharded(plan: assignment.Assignment, tensor: int, part: Any, groups: adjoint.Group) -> Any:
-    """Gather a tensor on every rank, as the loss and the metrics need an output."""
-    tensor_layout = plan.layouts[tensor]
+def outputs(
+    plan: assignment.Assignment,
+    tensors: Mapping[int, Any],
+    groups: adjoint.Group,
+    examples: layout.Cut | None = None,
+    constant: Collection[int] = (),
+) -> dict[int, Any]:
+    """Convert outputs of the model for the loss and the metrics.
 
-    def gather(shard: Any) -> Any:
-        return adjoint.reshard(shard, tensor_layout, layout.whole(len(tensor_layout.cuts)), groups)
-
-    logits = interpreter.logits_of(part)
-    if logits is None or tensor_layout.is_whole:
-        return gather(part)
-    return interpreter.with_logits(gather(part), gather(logits))
+    Args:
+        tensors: this rank's parts, by number, in the layouts of `plan`.
+        examples: how the ranks of an axis divide the examples among them. None: each gets all.
+        constant: the tensors without a gradient.
+    """
+    converted = {}
+    for number, part in tensors.items():
+        before = plan.layouts[number]
+        after = layout.whole(len(before.cuts))
+        if examples is not None:
+            after = after.put(0, examples)
+        logits = interpreter.logits_of(part)
+        converted[number] = adjoint.reshard(part, before, after, groups)
+        if logits is not None and before != after:
+            resharded_logits = adjoint.reshard(logits, before, after, groups)
+            interpreter.with_logits(converted[number], resharded_logits)
+    if examples is None:  # the backward pass only slices
+        return converted
+    return _with_one_end(plan.model, converted, converted, constant)
 
 
 def _with_one_end(

@@ -119,6 +119,7 @@ class Partition:
 
     def _groups(self) -> Iterator[tuple[int, ...]]:
         yield tuple(range(self.mesh.size))
+        yield self.mesh.ranks_of_stage(self.mesh.stage - 1)
         shared = [group for _, group in self.pipeline(1).shared]
         pairs = {
             (transfer.source, transfer.target) for stage in self.stages for transfer in stage.sent

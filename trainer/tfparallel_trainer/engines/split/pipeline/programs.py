@@ -21,8 +21,7 @@ class SumKind(enum.StrEnum):
     """The sums of a step; all but the first two kinds follow the last microbatch."""
 
     DENOMINATORS = "denominators"
-    """Denominators of the loss: by the last stages over the data axis, between forward and backward
-    passes."""
+    """Denominators of the loss: over the last stage, between forward and backward passes."""
     SHARED_WEIGHT = "gradients of a shared weight"
     """Over the stages that share it."""
     PARTIAL_GRADIENTS = "partial gradients"
@@ -186,14 +185,14 @@ def on_mesh(
             for step in steps
         ]
         if pipelines[0].settles and coordinates[shape.Axis.STAGE] == mesh.stage - 1:
-            replicas = mesh.group(rank, shape.Axis.DATA).ranks
+            of_loss = mesh.ranks_of_stage(mesh.stage - 1)
             forwards = [
                 number
                 for number, step in enumerate(steps)
                 if isinstance(step, schedule.Action) and step.work is schedule.Pass.FORWARD
             ]
             at = 1 + max(forwards, default=-1)
-            rank_lists[rank].insert(at, Collective(replicas, Sum(SumKind.DENOMINATORS)))
+            rank_lists[rank].insert(at, Collective(of_loss, Sum(SumKind.DENOMINATORS)))
         if trains:
             rank_lists[rank] += _final_sums(mesh, rank, shards_optimizer=shards_optimizer)
     return rank_lists

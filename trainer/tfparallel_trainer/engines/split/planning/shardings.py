@@ -86,7 +86,7 @@ def pricing(
 
 def sharding_of(model: graph.Graph, degrees: _Degrees, choice: Choice) -> Sharding:
     """What a choice means for a rank."""
-    costs = (*choice.costs, *choice.gathering)
+    costs = (*choice.costs, *choice.for_loss)
     if choice.sharding == registry.REPLICATED and not costs:
         return REPLICATED
     shards = {key: shard.layout for key, shard in choice.variables.items()}
