@@ -149,9 +149,7 @@ def check(model: Any, forward: Callable[[], Any], sample: Any) -> None:
     All of Keras' own can be. The model's metrics are built and reset, and `forward` calls it on the
     sample: (x, y, sample_weight) of one example, tensors [1, …].
     """
-    compiled = _of_users(
-        own_metric for metric in model.metrics for own_metric in getattr(metric, "metrics", ())
-    )
+    compiled = _of_users(_compiled(model))
     attached = _of_users(model.metrics)  # those of layers
     if not compiled and not attached:
         return
@@ -178,13 +176,18 @@ def check(model: Any, forward: Callable[[], Any], sample: Any) -> None:
 
 def are_of_keras(model: Any) -> bool:
     """Whether all compiled metrics of a model are Keras' own, and so are their functions."""
-    compiled = [
-        own_metric for metric in model.metrics for own_metric in getattr(metric, "metrics", ())
+    metrics = list(_compiled(model))
+    makers = [
+        *map(type, metrics),
+        *(metric._fn for metric in metrics if hasattr(metric, "_fn")),
     ]
-    functions = [metric._fn for metric in compiled if hasattr(metric, "_fn")]
-    modules = [*(type(metric).__module__ for metric in compiled)]
-    modules += [getattr(function, "__module__", "") for function in functions]
-    return all(module.startswith("keras.") for module in modules)
+    return all(maker.__module__.startswith("keras.") for maker in makers)
+
+
+def _compiled(model: Any) -> Iterator[Any]:
+    """The metrics that a model is compiled with."""
+    for metric in model.metrics:
+        yield from getattr(metric, "metrics", ())
 
 
 def _of_users(metrics: Iterable[Any]) -> list[Any]:

@@ -115,8 +115,8 @@ class RankModel:
         return bool(self.stage.outputs)
 
     @property
-    def reports_loss(self) -> bool:
-        """Whether it reports metrics: of ranks that compute the same, one does."""
+    def reports_metrics(self) -> bool:
+        """Whether it reports metrics: of ranks that compute the same ones, one does."""
         return self.is_last and (self.is_first or self.loss_axis is not None)
 
     @property

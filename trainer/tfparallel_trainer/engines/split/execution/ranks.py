@@ -187,7 +187,7 @@ class Ranks:
 
             def parts(rank: rank_model.RankModel) -> list[tf.Tensor]:
                 contributions = metric_sums.contributions(rank.head)
-                if not rank.reports_loss:
+                if not rank.reports_metrics:
                     contributions = [tf.zeros_like(contribution) for contribution in contributions]
                 return [tensor if rank is first else tf.zeros_like(tensor), *contributions]
 
