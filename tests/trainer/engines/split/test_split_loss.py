@@ -22,8 +22,8 @@ BATCH, STEPS, EXAMPLES = 6, 3, 17
 WORDS, LENGTH = 6, 4
 
 
-class Model(NamedTuple):
-    """A model whose outputs are sharded over the tensor axis, and what it is trained with."""
+class LossCase(NamedTuple):
+    """A model whose outputs are sharded, and what it is trained with."""
 
     build: Callable[[], Any]
     loss: Callable[[], Any]
@@ -89,19 +89,19 @@ def two_labels(random: Any) -> Any:
     return random.normal(size=(EXAMPLES, 3)), labels
 
 
-MODELS = {
-    "decoder": Model(decoder, cross_entropy(), text, ["accuracy"]),
-    "weights": Model(
+LOSS_CASES = {
+    "decoder": LossCase(decoder, cross_entropy(), text, ["accuracy"]),
+    "weights": LossCase(
         decoder, cross_entropy(), weighted_text, weighted_metrics=["sparse_categorical_accuracy"]
     ),
-    "sum": Model(decoder, cross_entropy(reduction="sum"), text),
-    "mask": Model(lambda: decoder(mask_zero=True), cross_entropy(), text, ["accuracy"]),
-    "one loss that masks": Model(
+    "sum": LossCase(decoder, cross_entropy(reduction="sum"), text),
+    "mask": LossCase(lambda: decoder(mask_zero=True), cross_entropy(), text, ["accuracy"]),
+    "one loss that masks": LossCase(
         lambda: keras.Sequential([keras.Input((3,)), LAYERS.Dense(4, name="out_kind")]),
         cross_entropy(ignore_class=0),
         lambda random: (random.normal(size=(EXAMPLES, 3)), two_labels(random)[1]["out_kind"]),
     ),
-    "two outputs": Model(
+    "two outputs": LossCase(
         two_outputs,
         lambda: {"out_kind": cross_entropy(ignore_class=0)(), "out_size": "binary_crossentropy"},
         two_labels,
@@ -139,7 +139,7 @@ def differences(
 def test_a_divided_loss_equals_that_of_a_plain_loop(
     name: str, mesh: shape.MeshShape, microbatches: int
 ) -> None:
-    functions = MODELS[name].functions()
+    functions = LOSS_CASES[name].functions()
     replicas, _, _ = split_ranks.prepare_new(functions, mesh, microbatches, batch=BATCH)
     assert {rank.loss_axis for rank in replicas.local} == {Axis.TENSOR}
     loss, difference = differences(functions, mesh, microbatches)
@@ -151,7 +151,7 @@ def test_images_that_are_cut_in_rows_are_exchanged_for_whole_ones() -> None:
     def images(random: Any) -> Any:
         return random.normal(size=(EXAMPLES, 4, 3, 2)), random.normal(size=(EXAMPLES, 4, 3, 1))
 
-    model = Model(
+    model = LossCase(
         lambda: keras.Sequential(
             [
                 keras.Input((4, 3, 2)),
@@ -169,7 +169,7 @@ def test_images_that_are_cut_in_rows_are_exchanged_for_whole_ones() -> None:
 
 
 def test_fewer_examples_than_ranks_are_counted_once() -> None:
-    functions, mesh = MODELS["decoder"].functions(), shape.MeshShape(tensor=2)
+    functions, mesh = LOSS_CASES["decoder"].functions(), shape.MeshShape(tensor=2)
     replicas, _, _ = split_ranks.prepare_new(functions, mesh, BATCH, batch=BATCH)
     assert {rank.loss_cut(1) for rank in replicas.local} == {None}
     assert max(differences(functions, mesh, BATCH)) <= 1e-10
@@ -177,7 +177,7 @@ def test_fewer_examples_than_ranks_are_counted_once() -> None:
 
 @pytest.mark.parametrize("name", ["decoder", "weights", "mask", "two outputs"])
 def test_metrics_are_those_of_one_process(name: str) -> None:
-    functions = MODELS[name].functions()
+    functions = LOSS_CASES[name].functions()
     mesh = shape.MeshShape(data=2, tensor=2)
     # 5 of 17 examples in three microbatches: some have one example, which no rank divides.
     replicas, examples, step = split_ranks.prepare_new(functions, mesh, 2, batch=7)
@@ -196,7 +196,7 @@ def test_metrics_are_those_of_one_process(name: str) -> None:
 
 
 def test_an_evaluation_counts_each_example_once() -> None:
-    functions = MODELS["two outputs"].functions()
+    functions = LOSS_CASES["two outputs"].functions()
     module = types.SimpleNamespace(**functions)
     keras.utils.set_random_seed(cases.SEED)
     model = module.build_model()
@@ -228,12 +228,12 @@ def replicated_output() -> Any:
 @pytest.mark.parametrize(
     "model",
     [
-        Model(decoder, lambda: own_loss, text),
-        Model(decoder, cross_entropy(), text, [own_metric]),
-        Model(replicated_output, lambda: "sparse_categorical_crossentropy", text),
+        LossCase(decoder, lambda: own_loss, text),
+        LossCase(decoder, cross_entropy(), text, [own_metric]),
+        LossCase(replicated_output, lambda: "sparse_categorical_crossentropy", text),
     ],
     ids=["own loss", "own metric", "whole output"],
 )
-def test_each_rank_computes_what_may_not_be_divided(model: Model) -> None:
+def test_each_rank_computes_what_may_not_be_divided(model: LossCase) -> None:
     replicas, _, _ = split_ranks.prepare_new(model.functions(), shape.MeshShape(tensor=2), 1)
     assert {rank.loss_axis for rank in replicas.local} == {None}
