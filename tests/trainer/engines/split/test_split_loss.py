@@ -131,6 +131,7 @@ def differences(
         ("decoder", shape.MeshShape(data=2, tensor=2), 2),
         ("weights", shape.MeshShape(tensor=3), 2),
         ("sum", shape.MeshShape(tensor=2), 2),
+        ("mask", shape.MeshShape(tensor=2), 2),
         ("one loss that masks", shape.MeshShape(data=2, tensor=2), 1),
         ("two outputs", shape.MeshShape(tensor=2), 2),
         ("two outputs", shape.MeshShape(data=2, tensor=2), 1),

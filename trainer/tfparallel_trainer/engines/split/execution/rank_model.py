@@ -126,10 +126,10 @@ class RankModel:
 
     def loss_cut(self, examples: int) -> layout.Cut | None:
         """How ranks divide the examples of a microbatch for the loss; None: each computes all."""
-        ranks = 1 if self.loss_axis is None else self.groups[self.loss_axis].size
-        if self.loss_axis is None or examples < ranks:
+        if self.loss_axis is None:
             return None
-        return layout.even(self.loss_axis, examples, ranks)
+        ranks = self.groups[self.loss_axis].size
+        return layout.even(self.loss_axis, examples, ranks) if examples >= ranks else None
 
     def kind(self, key: str, gradient: Any) -> Kind:
         """The kind of a weight's gradient, from the nodes of this rank."""
