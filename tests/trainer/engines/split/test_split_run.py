@@ -44,6 +44,9 @@ CASES = [  # model, processes, devices of each, mesh
     ),
     pytest.param("windows", 2, 1, {"stage": 2, "microbatches": 2}, id="windows-2x1"),
     pytest.param("mlp", 4, 1, {"stage": 2, "tensor": 2, "microbatches": 2}, id="mlp-4x1"),
+    # The microbatches of a rank's loop are not those of its neighbour's.
+    pytest.param("mlp", 3, 1, {"stage": 3, "microbatches": BATCH}, id="mlp-3x1-loops"),
+    pytest.param("tokens", 2, 2, {"stage": 4, "microbatches": BATCH}, id="tokens-2x2-loops"),
 ]
 
 

@@ -16,7 +16,7 @@ import tensorflow as tf
 _MAX_COPIED = 128
 """The most elements of a constant that is copied; TensorFlow's own limit for eager tensors."""
 
-_SEPARATE = {"_noinline": True}
+SEPARATE = {"_noinline": True}
 """Keeps TensorFlow from writing the function out at each call."""
 
 Pullback = Callable[[Sequence[tf.Tensor]], list[tf.Tensor]]
@@ -178,7 +178,7 @@ class _Residual:
 
 
 def _trace(function: Callable[..., Any], specs: list[tf.TensorSpec]) -> Any:
-    traced = tf.function(function, autograph=False, experimental_attributes=_SEPARATE)
+    traced = tf.function(function, autograph=False, experimental_attributes=SEPARATE)
     return traced.get_concrete_function(specs)
 
 

@@ -12,6 +12,7 @@ from typing import Any
 import tensorflow as tf
 
 from tfparallel_trainer.comms import collectives
+from tfparallel_trainer.engines.split.execution import microbatch_function
 from tfparallel_trainer.engines.split.pipeline.partition import Partition
 from tfparallel_trainer.objective import gradient_sums, lookups
 from tfparallel_trainer.objective.gradient_sums import Kind
@@ -51,21 +52,28 @@ class RankTransport:
         `number` identifies the message within a step: an int, or a scalar int32 tensor in a loop.
         """
         carried = tf.cast(tensor, _carrier(tensor.dtype))
-        return tf.raw_ops.CollectiveBcastSendV2(
-            input=carried, **self._arguments(source, target, number)
-        )
+
+        def send(number: Any, tensor: tf.Tensor) -> tf.Tensor:
+            return tf.raw_ops.CollectiveBcastSendV2(
+                input=tensor, **self._arguments(source, target, number)
+            )
+
+        return _outside_loops(send, number, carried)
 
     def receive(
         self, source: int, target: int, number: Any, shape: Sequence[int], dtype: str
     ) -> tf.Tensor:
         """Receive a tensor from a rank of another process; `number` is that of its `send`."""
         kind = tf.as_dtype(dtype)
-        received = tf.raw_ops.CollectiveBcastRecvV2(
-            shape=tf.constant(list(shape), tf.int32),
-            T=_carrier(kind),
-            **self._arguments(source, target, number),
-        )
-        return tf.cast(tf.ensure_shape(received, shape), kind)
+
+        def receive(number: Any) -> tf.Tensor:
+            return tf.raw_ops.CollectiveBcastRecvV2(
+                shape=tf.constant(list(shape), tf.int32),
+                T=_carrier(kind),
+                **self._arguments(source, target, number),
+            )
+
+        return tf.cast(tf.ensure_shape(_outside_loops(receive, number), shape), kind)
 
     def total(
         self, ranks: tuple[int, ...], summands: Mapping[int, Sequence[tf.Tensor]]
@@ -192,6 +200,26 @@ def here(gradient: Any) -> Any:
             tf.identity(gradient.values), tf.identity(gradient.indices), gradient.dense_shape
         )
     return tf.identity(gradient)
+
+
+def _outside_loops(
+    communicate: Callable[..., tf.Tensor], number: Any, *tensors: tf.Tensor
+) -> tf.Tensor:
+    """Communicate so that the other end may be in another iteration of a loop, or in none.
+
+    TensorFlow takes two ends for one message only if their loops and iterations are the same, too.
+    A function that is called in a loop is not in the loop itself.
+    """
+    if not tf.is_tensor(number):
+        return communicate(number, *tensors)
+    specs = [tf.TensorSpec(tensor.shape, tensor.dtype) for tensor in (number, *tensors)]
+    traced = tf.function(
+        communicate, autograph=False, experimental_attributes=microbatch_function.SEPARATE
+    ).get_concrete_function(*specs)
+    result = traced(number, *tensors)
+    # Calls would otherwise wait for each other, and messages may overlap.
+    tf.compat.v1.get_default_graph().experimental_acd_manager.run_independently(result.op)
+    return result
 
 
 def _carrier(kind: tf.DType) -> tf.DType:
