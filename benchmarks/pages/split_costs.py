@@ -69,7 +69,12 @@ class _Reached:
 
 
 def _command(file: pathlib.Path, changes: Sequence[str]) -> list[str]:
-    container = {"name": "tensorflow", "env": [{"name": environment.STEP_LOG, "value": "1"}]}
+    variables = {
+        environment.STEP_LOG: "1",
+        environment.AGENT_URL: "",  # an agent's copies of the state are sent, too
+    }
+    env = [{"name": name, "value": value} for name, value in variables.items()]
+    container = {"name": "tensorflow", "env": env}
     changes = (
         "spec.trainer.epochs=null",
         f"spec.trainer.steps={STEPS}",

@@ -115,7 +115,8 @@ class Launcher:
         grace = spec.termination_grace_period_seconds
         output = resolved.get(environment.OUTPUT_DIR)
         needed = [folder for _, folder in mounts]
-        has_agent = not wrapper and _is_agent(container)
+        wants_agent = declared.get(environment.AGENT_URL) != ""
+        has_agent = wants_agent and not wrapper and _is_agent(container)
         if has_agent:
             token = self._token(manifest["metadata"]["name"])
             needed.append(token)

@@ -54,3 +54,10 @@ class ContainerBuilder:
         variables = self.spec.setdefault("env", [])
         if not any(present.get("name") == variable["name"] for present in variables):
             variables.append(dict(variable))
+
+    def leaves_empty(self, name: str) -> bool:
+        """Whether the template sets a variable to an empty value."""
+        return any(
+            present.get("name") == name and not (present.get("value") or present.get("valueFrom"))
+            for present in self.spec.get("env") or ()
+        )

@@ -112,6 +112,7 @@ class PodBuilder:
             and bool(self._settings.progress_url)
             and role is not types.Role.EVALUATOR
             and command == trainer_container.COMMAND
+            and not container.leaves_empty(environment.AGENT_URL)
         )
 
     def _for_replica(

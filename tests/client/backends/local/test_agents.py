@@ -21,6 +21,7 @@ from testing.trainer import weights
 from tfparallel.backends.local import local_run
 from tfparallel.job_source import source as local_source
 from tfparallel_operator.api import names
+from tfparallel_trainer.contract import environment
 
 pytestmark = pytest.mark.timeout(400)
 
@@ -260,14 +261,20 @@ async def test_agents_end_with_their_job(tmp_path: pathlib.Path) -> None:
     assert jobs.processes(mark) == []
 
 
-async def test_a_trainer_that_another_program_starts_has_no_agent(tmp_path: pathlib.Path) -> None:
+@pytest.mark.parametrize("reason", ["another program starts it", "its address is empty"])
+async def test_a_trainer_without_an_agent(reason: str, tmp_path: pathlib.Path) -> None:
     shows = "import os\nprint('agent:', 'TFPARALLEL_AGENT_URL' in os.environ)\nos._exit(1)\n"
     (tmp_path / "model.py").write_text(f"{jobs.MODULE}{shows}")
-    job_source = local_source.read(jobs.write(tmp_path, _job(jobs.new_mark(), replicas=1)))
+    job = _job(jobs.new_mark(), replicas=1)
+    wrappers: dict[str, tuple[str, ...]] = {}
+    if reason == "its address is empty":
+        [container] = job["spec"]["tfReplicaSpecs"]["Worker"]["template"]["spec"]["containers"]
+        container["env"].append({"name": environment.AGENT_URL, "value": ""})
+    else:
+        wrappers["worker-0"] = ("env", "PYTHONUNBUFFERED=1")
+    job_source = local_source.read(jobs.write(tmp_path, job))
     recorder = jobs.RecordingWatcher()
-    await local_run.run(
-        job_source, tmp_path / "out", recorder, wrappers={"worker-0": ("env", "PYTHONUNBUFFERED=1")}
-    )
+    await local_run.run(job_source, tmp_path / "out", recorder, wrappers=wrappers)
     assert "agent: False" in recorder.lines_of("worker-0")
 
 

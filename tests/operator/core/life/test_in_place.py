@@ -11,7 +11,7 @@ from testing.operator.agent_world import AgentWorld
 from tfparallel_operator.api import job_status, names
 from tfparallel_operator.core import installation, observation
 from tfparallel_operator.core.life import in_place
-from tfparallel_trainer.contract import agents
+from tfparallel_trainer.contract import agents, environment
 
 RUN, WAIT, EXIT = agents.Instruction.RUN, agents.Instruction.WAIT, agents.Instruction.EXIT
 
@@ -289,9 +289,14 @@ def test_only_the_shipped_trainer_has_an_agent() -> None:
 
     assert agents_of({}, chief=1, worker=1) == {True}
     assert agents_of({"strategy": "ParameterServer"}, chief=1, worker=1, ps=1) == {True}
-    container = {"name": "tensorflow", "command": ["bash", "-c", "python -m tfparallel_trainer"]}
-    worker = {"replicas": 1, "template": {"spec": {"containers": [container]}}}
-    assert agents_of({"tfReplicaSpecs": {"Worker": worker}}, worker=1) == {False}
+    changes: list[dict[str, Any]] = [
+        {"command": ["bash", "-c", "python -m tfparallel_trainer"]},
+        {"env": [{"name": environment.AGENT_URL, "value": ""}]},
+    ]
+    for change in changes:
+        containers = [{"name": "tensorflow", **change}]
+        worker = {"replicas": 1, "template": {"spec": {"containers": containers}}}
+        assert agents_of({"tfReplicaSpecs": {"Worker": worker}}, worker=1) == {False}
 
 
 def test_a_late_agent_does_nothing() -> None:
