@@ -79,6 +79,7 @@ def _command(file: pathlib.Path, changes: Sequence[str]) -> list[str]:
         "spec.trainer.epochs=null",
         f"spec.trainer.steps={STEPS}",
         'spec.trainer.verify="Off"',  # a check sends all weights
+        "spec.trainer.stepsPerExecution=1",  # a call of several steps is traced between them
         f"spec.tfReplicaSpecs.Worker.template={json.dumps({'spec': {'containers': [container]}})}",
         *changes,
     )
