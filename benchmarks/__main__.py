@@ -35,6 +35,7 @@ from benchmarks import (
     split_planning,
     split_predicted,
     split_recomputation,
+    split_start,
     split_traffic,
     start,
     steps,
@@ -60,6 +61,7 @@ TRAINER: dict[str, Measure] = {
 PODS: dict[str, Measure] = {"pod_restarts": pod_restarts.measure}
 SPLIT: dict[str, Measure] = {
     "split_pipeline": split_pipeline.measure,
+    "split_start": split_start.measure,
     "split_data": split_data.measure,
     "split_memory": split_memory.measure,
     "split_optimizer": split_optimizer.measure,
@@ -79,7 +81,9 @@ OPERATOR: dict[str, Measure] = {
 TRAINING = TRAINER | SPLIT
 PAGE = processes.ROOT / "docs" / "benchmarks/speed.md"
 OPERATOR_PAGE = processes.ROOT / "docs" / "benchmarks/operator-speed.md"
-SECTIONS: tuple[tuple[pathlib.Path, page.Section, Mapping[str, Measure]], ...] = (
+Sections = tuple[tuple[pathlib.Path, page.Section, Mapping[str, Measure]], ...]
+"""Pages, their sections, and what is measured for each."""
+SECTIONS: Sections = (
     (PAGE, page.TRAINER, TRAINER | PODS),
     (PAGE, page.SPLIT, SPLIT),
     (OPERATOR_PAGE, page.OPERATOR, OPERATOR),
@@ -96,14 +100,14 @@ def main(arguments: Sequence[str]) -> int:
         "--beside",
         type=pathlib.Path,
         metavar="FOLDER",
-        help="measure restarts alone, next to those of another build with a .venv of its own",
+        help="measure restarts and split_start alone, next to another build with its own .venv",
     )
     parser.add_argument("--repeats", type=int, default=results.FULL.repeats)
     options = parser.parse_args(arguments)
     size = dataclasses.replace(results.FULL, repeats=options.repeats)
     sections = SECTIONS
     if options.beside is not None:
-        sections = ((PAGE, page.TRAINER, _beside(options.beside)),)
+        sections = _beside(options.beside)
     for path, section, measures in sections:
         load, _, _ = os.getloadavg()
         measured: list[results.Result] = []
@@ -118,8 +122,13 @@ def main(arguments: Sequence[str]) -> int:
     return 0
 
 
-def _beside(other: pathlib.Path) -> Mapping[str, Measure]:
-    return {"builds": functools.partial(builds.measure, other)}
+def _beside(other: pathlib.Path) -> Sections:
+    measure_restarts = functools.partial(builds.measure_restarts, other)
+    measure_starts = functools.partial(builds.measure_starts, other)
+    return (
+        (PAGE, page.TRAINER, {"restarts": measure_restarts}),
+        (PAGE, page.SPLIT, {"split_start": measure_starts}),
+    )
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""From the kill of a process to the next new step, in this build and another one.
+"""Restarts, and starts of a pipeline, in this build and another one.
 
 Each build runs the same job with its own `tfparallel run`, in turns.
 """
@@ -11,12 +11,11 @@ import pathlib
 import shutil
 import signal
 import subprocess
-import sys
 import tempfile
 import time
 from collections.abc import Iterator, Sequence
 
-from benchmarks import processes, restarts, results, steps
+from benchmarks import processes, restarts, results, split_start, steps
 from testing.operator import local_jobs
 from testing.random_kills import kills
 from tfparallel_trainer.contract import outputs
@@ -25,7 +24,7 @@ SERVER = "ps-0"
 _STEPS_BEFORE = 65
 
 
-def measure(other: pathlib.Path, size: results.Size) -> list[results.Result]:
+def measure_restarts(other: pathlib.Path, size: results.Size) -> list[results.Result]:
     """Kill a worker of each gang, and a parameter server, next to another build.
 
     Args:
@@ -40,18 +39,38 @@ def measure(other: pathlib.Path, size: results.Size) -> list[results.Result]:
     return [*measured, _compare(what, other, size, 2, SERVER)]
 
 
+def measure_starts(other: pathlib.Path, size: results.Size) -> list[results.Result]:
+    """Start a pipeline with many microbatches, next to another build.
+
+    Args:
+        other: the folder of the other build, with its virtual environment.
+        size: how much is run.
+    """
+    sides = [(command, split_start.MANY) for command in (split_start.COMMAND, _command_of(other))]
+    ours, theirs = split_start.in_turns(sides, size.repeats)
+    what = f"{split_start.WHAT}, next to build {_commit_of(other)}"
+    return split_start.compare(what, (0.12, 0.5), ours, theirs, "the other build")
+
+
+def _command_of(other: pathlib.Path) -> list[str]:
+    return [f"{other}/.venv/bin/tfparallel"]
+
+
+def _commit_of(other: pathlib.Path) -> str:
+    """The commit of a build, with its date."""
+    command = ["git", "-C", str(other), "log", "-1", "--format=%h of %cs"]
+    return subprocess.check_output(command, text=True).strip()
+
+
 def _compare(
     what: str, other: pathlib.Path, size: results.Size, workers: int, victim: str
 ) -> results.Result:
-    commit = subprocess.check_output(
-        ["git", "-C", other, "log", "-1", "--format=%h of %cs"], text=True
-    ).strip()
     return results.ratio(
-        f"{what}, next to build {commit}",
+        f"{what}, next to build {_commit_of(other)}",
         restarts.TARGET,
         *steps.in_turns(
-            functools.partial(_sample, [sys.executable, "-m", "tfparallel"], workers, victim),
-            functools.partial(_sample, [f"{other}/.venv/bin/tfparallel"], workers, victim),
+            functools.partial(_sample, split_start.COMMAND, workers, victim),
+            functools.partial(_sample, _command_of(other), workers, victim),
             size.repeats,
         ),
         "the other build",

@@ -51,6 +51,8 @@ measured have a core each.""",
   model is 16 dense layers of 1024 features. The single client
   (`benchmarks/scripts/single_client.py`) has a tape for each stage and microbatch, and
   gives the second stage to a server.
+- *A start* is that of `tfparallel run`, from the command on. The model is a decoder with 6 blocks
+  of 64 features, and a batch has 64 examples. `--beside FOLDER` measures it next to another build.
 - *A mesh of only data* trains the convolutional network of the rows above. Medians of equal work
   differ by 3 %.
 - *Weights, gradients and state* are the bytes of a device's variables and gradients, or

@@ -8,6 +8,8 @@ import numpy as np
 WIDTH = int(os.environ["BENCHMARK_WIDTH"])
 NAME = os.environ["BENCHMARK_MODEL"]
 EXAMPLES = int(os.environ["BENCHMARK_EXAMPLES"])
+BLOCKS = int(os.environ.get("BENCHMARK_BLOCKS", "4"))
+"""Of the decoder."""
 WORDS = 1000
 LENGTH = 64
 
@@ -32,7 +34,7 @@ def decoder():
     width = WIDTH // 4
     tokens = keras.Input((LENGTH,), dtype="int32")
     x = keras.layers.Embedding(WORDS, width)(tokens)
-    for _ in range(4):
+    for _ in range(BLOCKS):
         normal = keras.layers.LayerNormalization()(x)
         mix = keras.layers.MultiHeadAttention(4, width // 4)
         x = x + mix(normal, normal, use_causal_mask=True)

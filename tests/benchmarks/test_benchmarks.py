@@ -44,7 +44,7 @@ def test_each_measures_what_its_rows_of_the_page_say(name: str) -> None:
 @pytest.mark.usefixtures("processes")
 @pytest.mark.timeout(900)
 def test_restarts_are_measured_beside_another_build() -> None:
-    gang, server = builds.measure(paths.ROOT, results.SMALL)
+    gang, server = builds.measure_restarts(paths.ROOT, results.SMALL)
     assert "a killed trainer to the next new step, gang of 2, next to build " in gang.what
     assert "a killed parameter server to the next new step" in server.what
     assert all(0 < result.value < LIMITS[result.unit] for result in (gang, server))
