@@ -3,7 +3,6 @@
 Each build runs the same job with its own `tfparallel run`, in turns.
 """
 
-import contextlib
 import functools
 import json
 import os
@@ -13,7 +12,7 @@ import signal
 import subprocess
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
 from benchmarks import processes, restarts, results, split_start, steps
 from testing.operator import local_jobs
@@ -46,13 +45,16 @@ def measure_starts(other: pathlib.Path, size: results.Size) -> list[results.Resu
         other: the folder of the other build, with its virtual environment.
         size: how much is run.
     """
-    sides = [(command, split_start.MANY) for command in (split_start.COMMAND, _command_of(other))]
-    ours, theirs = split_start.in_turns(sides, size.repeats)
-    what = f"{split_start.WHAT}, next to build {_commit_of(other)}"
+    ours, theirs = steps.in_turns(
+        lambda: [split_start.start(processes.CLIENT, split_start.MANY_MICROBATCHES)],
+        lambda: [split_start.start(_client_of(other), split_start.MANY_MICROBATCHES)],
+        size.repeats,
+    )
+    what = f"{split_start.TITLE}, next to build {_commit_of(other)}"
     return split_start.compare(what, (0.12, 0.5), ours, theirs, "the other build")
 
 
-def _command_of(other: pathlib.Path) -> list[str]:
+def _client_of(other: pathlib.Path) -> list[str]:
     return [f"{other}/.venv/bin/tfparallel"]
 
 
@@ -69,21 +71,21 @@ def _compare(
         f"{what}, next to build {_commit_of(other)}",
         restarts.TARGET,
         *steps.in_turns(
-            functools.partial(_sample, split_start.COMMAND, workers, victim),
-            functools.partial(_sample, _command_of(other), workers, victim),
+            functools.partial(_sample, processes.CLIENT, workers, victim),
+            functools.partial(_sample, _client_of(other), workers, victim),
             size.repeats,
         ),
         "the other build",
     )
 
 
-def _sample(command: Sequence[str], workers: int, victim: str) -> list[float]:
+def _sample(client: Sequence[str], workers: int, victim: str) -> list[float]:
     mark = local_jobs.new_mark()
     with tempfile.TemporaryDirectory() as name:
         folder = pathlib.Path(name)
         local_jobs.write(folder, restarts.make_job(mark, workers, servers=victim == SERVER))
         shutil.copy(processes.ROOT / "benchmarks/peers/job.py", folder)
-        with _running(command, folder) as run:
+        with processes.job(client, folder) as run:
 
             def reach(step: int) -> float:
                 return restarts.await_step(
@@ -96,22 +98,6 @@ def _sample(command: Sequence[str], workers: int, victim: str) -> list[float]:
             # A step that had begun may still be written.
             lost = max(step for step, moment in _read_steps(folder) if moment <= killed_at)
             return [reach(lost + 2) - killed_at]
-
-
-@contextlib.contextmanager
-def _running(command: Sequence[str], folder: pathlib.Path) -> Iterator[subprocess.Popen[bytes]]:
-    with (folder / "printed").open("wb") as out:
-        run = subprocess.Popen(
-            [*command, "run", "job.yaml", "--output", "out"],
-            cwd=folder,
-            stdout=out,
-            stderr=subprocess.STDOUT,
-        )
-    try:
-        yield run
-    finally:
-        run.terminate()
-        run.wait()
 
 
 def _find_trainer(mark: str, replica: str) -> int:

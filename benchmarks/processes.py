@@ -22,6 +22,8 @@ from tfparallel_trainer.contract import environment, outputs
 ROOT = launch.REPOSITORY
 MODELS = ROOT / "benchmarks" / "models"
 TRAINER = (sys.executable, "-m", "tfparallel_trainer")
+CLIENT = (sys.executable, "-m", "tfparallel")
+"""The command line of this build."""
 _LIMIT_SECONDS = 600.0
 PINNED = [("taskset", "-c", core) for core in sorted(os.sched_getaffinity(0))]
 """Commands that start another one on each of the cores."""
@@ -138,6 +140,23 @@ def read_records(log: pathlib.Path) -> list[dict[str, Any]]:
         return []
     lines = log.read_text(encoding="utf-8").splitlines(keepends=True)
     return [json.loads(line) for line in lines if line.endswith("\n")]
+
+
+@contextlib.contextmanager
+def job(client: Sequence[str], folder: pathlib.Path) -> Iterator[subprocess.Popen[bytes]]:
+    """Run `job.yaml` of a folder with a build's command line, and end it; it writes `printed`."""
+    with (folder / "printed").open("wb") as out:
+        run = subprocess.Popen(
+            [*client, "run", "job.yaml", "--output", "out"],
+            cwd=folder,
+            stdout=out,
+            stderr=subprocess.STDOUT,
+        )
+    try:
+        yield run
+    finally:
+        run.terminate()
+        run.wait()
 
 
 @contextlib.contextmanager

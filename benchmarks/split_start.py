@@ -9,24 +9,21 @@ import dataclasses
 import pathlib
 import shutil
 import statistics
-import subprocess
-import sys
 import tempfile
 import time
 from collections.abc import Sequence
 
-from benchmarks import processes, results
+from benchmarks import processes, results, steps
 from benchmarks.operators import usage
 from testing.operator import local_jobs
 from tfparallel.compare import network_usage
 from tfparallel_trainer.contract import environment, outputs
 
-COMMAND = (sys.executable, "-m", "tfparallel")
 STAGES = 2
-FEW, MANY = 16, 64
-"""Microbatches; many of them have one example each."""
-WHAT = f"start to the first step, {STAGES} stages, {MANY} microbatches"
-_MODEL = {"BENCHMARK_MODEL": "decoder", "BENCHMARK_BLOCKS": "6", "BENCHMARK_WIDTH": "256"}
+FEW_MICROBATCHES, MANY_MICROBATCHES = 16, 64
+"""Of a batch; the many have one example each."""
+TITLE = f"start to the first step, {STAGES} stages, {MANY_MICROBATCHES} microbatches"
+_MODEL_VARIABLES = {"BENCHMARK_MODEL": "decoder", "BENCHMARK_BLOCKS": "6", "BENCHMARK_WIDTH": "256"}
 _POLL_SECONDS = 0.05
 
 
@@ -41,36 +38,25 @@ class Start:
 
 def measure(size: results.Size) -> list[results.Result]:
     """Start jobs with few and with many microbatches."""
-    few, many = in_turns([(COMMAND, FEW), (COMMAND, MANY)], size.repeats)
-    return compare(WHAT, (1.15, 1.15), many, few, f"{FEW} microbatches")
+    many, few = steps.in_turns(
+        lambda: [start(processes.CLIENT, MANY_MICROBATCHES)],
+        lambda: [start(processes.CLIENT, FEW_MICROBATCHES)],
+        size.repeats,
+    )
+    return compare(TITLE, (1.15, 1.15), many, few, f"{FEW_MICROBATCHES} microbatches")
 
 
-def in_turns(sides: Sequence[tuple[Sequence[str], int]], repeats: int) -> list[list[Start]]:
-    """Start jobs with so many microbatches, each with the command of a build."""
-    starts: list[list[Start]] = [[] for _ in sides]
-    for _ in range(repeats):
-        for side, (command, microbatches) in zip(starts, sides, strict=True):
-            side.append(start(command, microbatches))
-    return starts
-
-
-def start(command: Sequence[str], microbatches: int) -> Start:
-    """Run a job until the end of its first step; `command` is that of its build."""
+def start(client: Sequence[str], microbatches: int) -> Start:
+    """Run a job until the end of its first step; `client` is the command line of its build."""
     with tempfile.TemporaryDirectory() as name:
         folder = pathlib.Path(name)
         local_jobs.write(folder, _job(microbatches))
         shutil.copy(processes.MODELS / "planned.py", folder)
         began, peak = time.time(), 0.0
-        with (folder / "printed").open("wb") as printed:
-            run = subprocess.Popen(
-                [*command, "run", "job.yaml", "--output", "out"],
-                cwd=folder,
-                stdout=printed,
-                stderr=subprocess.STDOUT,
-            )
-        while run.poll() is None:
-            peak = max([peak, *map(_peak, network_usage.descendants(run.pid))])
-            time.sleep(_POLL_SECONDS)
+        with processes.job(client, folder) as run:
+            while run.poll() is None:
+                peak = max([peak, *map(_peak, network_usage.descendants(run.pid))])
+                time.sleep(_POLL_SECONDS)
         if run.returncode:
             raise RuntimeError((folder / "printed").read_text()[-3000:])
         log = folder / "out/claims/c/job" / outputs.STEP_LOG
@@ -115,8 +101,8 @@ def compare(
 def _job(microbatches: int) -> dict[str, object]:
     variables = {
         environment.STEP_LOG: "1",
-        "BENCHMARK_EXAMPLES": str(MANY),
-        **_MODEL,
+        "BENCHMARK_EXAMPLES": str(MANY_MICROBATCHES),
+        **_MODEL_VARIABLES,
         "OMP_NUM_THREADS": "1",
         "TF_NUM_INTRAOP_THREADS": "1",
     }
@@ -130,7 +116,7 @@ def _job(microbatches: int) -> dict[str, object]:
             "module": "planned.py",
             "source": {"configMap": {"name": "code"}},
             "steps": 1,
-            "globalBatchSize": MANY,
+            "globalBatchSize": MANY_MICROBATCHES,
             "checkpoint": {"claim": "c"},
         },
     )

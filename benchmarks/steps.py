@@ -3,10 +3,11 @@
 import functools
 import itertools
 from collections.abc import Callable
+from typing import TypeVar
 
 from benchmarks import processes, results
 
-Sample = Callable[[], list[float]]
+Sample = TypeVar("Sample")
 
 
 def measure(size: results.Size) -> list[results.Result]:
@@ -42,10 +43,12 @@ def measure(size: results.Size) -> list[results.Result]:
     ]
 
 
-def in_turns(ours: Sample, theirs: Sample, repeats: int) -> tuple[list[float], list[float]]:
+def in_turns(
+    ours: Callable[[], list[Sample]], theirs: Callable[[], list[Sample]], repeats: int
+) -> tuple[list[Sample], list[Sample]]:
     """Take samples of two sides by turns, so that both meet the same state of the machine."""
-    first: list[float] = []
-    second: list[float] = []
+    first: list[Sample] = []
+    second: list[Sample] = []
     for _ in range(repeats):
         first += ours()
         second += theirs()
